@@ -3,6 +3,7 @@
 import pytest
 
 import reverie
+from device_vectors import match_task
 
 SMALL = {
     "env.num": 8, "env.vectorization": "sync", "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0,
@@ -35,35 +36,21 @@ def test_cartpole_is_solved_with_its_preset(tmp_path):
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 450
 
 
-def match_task():
-    """Choose the class that is shown, one of 3, in 8 steps: return 8, by chance 2.7; in JAX."""
-    import jax
-    import numpy as np
-    from gymnasium import spaces
-
-    from reverie.envs.jax_vector import JaxTask
-
-    def show(state):
-        return jax.nn.one_hot(state[0], 3)
-
-    def init(key):
-        state = (jax.random.randint(key, (), 0, 3), 0)
-        return show(state), state
-
-    def step(key, state, action):
-        reward, after = (action == state[0]) * 1.0, ((state[0] * 2 + 1) % 3, state[1] + 1)
-        return show(after), after, reward, after[0] < 0, after[1] >= 8
-
-    return JaxTask(init, step, spaces.Box(0, 1, (3,), np.float32), spaces.Discrete(3), 8)
-
-
-def test_an_environment_in_jax_is_solved(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("ppo", {}),
+        ("dqn", {"env.num": 16, "train_freq": 16, "replay_ratio": 0.125, "learning_starts": 200, "random_steps": 200,
+                 "algo.lr": 2e-3, "algo.batch_size": 64, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000)"}),
+    ],
+)  # fmt: skip
+def test_an_environment_in_jax_is_solved(name, own, tmp_path):
     pytest.importorskip("jax")
     from reverie.envs.jax_vector import JaxVector
 
     task = match_task()
-    options = SMALL | PPO | {"env.vectorization": "native", "stop_score": 7.5}
+    options = SMALL | (PPO if name == "ppo" else {}) | {"env.vectorization": "native", "stop_score": 7.5} | own
     result = reverie.train(
-        "ppo", env=lambda num_envs: JaxVector(task, num_envs), run=tmp_path / "run", steps=6_000, **options
+        name, env=lambda num_envs: JaxVector(task, num_envs), run=tmp_path / "run", steps=6_000, **options
     )
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 7.5

@@ -176,13 +176,11 @@ def test_runs_resume_bit_for_bit_and_are_the_same_in_another_process(tmp_path, m
 @pytest.mark.parametrize(
     ("name", "own", "message"),
     [
-        ("dqn", {}, "rollouts"),
         ("ppo", {"replay.store_path": "rows"}, "store_path"),
         ("ppo", {"log_episodes": True}, "log_episodes"),
         ("ppo", {"algo.batch_size": 48}, "batch_size"),
     ],
 )
 def test_what_is_not_supported_is_one_error(name, own, message, tmp_path):
-    options = (PPO if name == "ppo" else QUIET | {"env.num": 4, "env.vectorization": "native"}) | own
     with pytest.raises(ConfigError, match=message):
-        reverie.train(name, env=TorchCycle, run=tmp_path / "run", steps=200, **options)
+        reverie.train(name, env=TorchCycle, run=tmp_path / "run", steps=200, **PPO | own)

@@ -114,6 +114,26 @@ def jax_task(chances=CHANCES):
     return JaxTask(init, step, SPACE, spaces.Discrete(2))
 
 
+def match_task():
+    """Choose the class that is shown, one of 3, in 8 steps: return 8, by chance 2.7; in JAX."""
+    import jax
+
+    from reverie.envs.jax_vector import JaxTask
+
+    def show(state):
+        return jax.nn.one_hot(state[0], 3)
+
+    def init(key):
+        state = (jax.random.randint(key, (), 0, 3), 0)
+        return show(state), state
+
+    def step(key, state, action):
+        reward, after = (action == state[0]) * 1.0, ((state[0] * 2 + 1) % 3, state[1] + 1)
+        return show(after), after, reward, after[0] < 0, after[1] >= 8
+
+    return JaxTask(init, step, spaces.Box(0, 1, (3,), np.float32), spaces.Discrete(3), 8)
+
+
 def jax_env(num, **options):
     from reverie.envs.jax_vector import JaxVector
 

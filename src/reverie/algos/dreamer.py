@@ -109,13 +109,13 @@ class LatentPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
-        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but still samples the latent.
+        """Return ``(action [N, A] beside the rows, state)``. ``eval`` takes the mode, but still samples the latent.
 
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
         after = self.choose(step, state, mode)
-        return after.action.cpu(), after
+        return after.action.to(step.is_first.device), after
 
     @accelerated
     def choose(self, step: Step, state: Context, mode: Mode) -> Context:
@@ -130,8 +130,9 @@ class LatentPolicy:
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
     def extras(self, state: Context) -> dict[str, Tensor]:
-        """Return the latent as columns, to be stored with the row that led to it."""
-        return {k: v.cpu() for k, v in self.learner.latent_columns(state.latent).items()}
+        """Return the latent as columns, to be stored with the row that led to it, on the learner's device."""
+        columns: dict[str, Tensor] = self.learner.latent_columns(state.latent)
+        return columns
 
 
 class Dreamer(Algorithm):

@@ -81,7 +81,7 @@ class Planner:
 
     @torch.no_grad()
     def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
-        """Return ``(action [N, A] on the CPU, plan)``.
+        """Return ``(action [N, A] beside the rows, plan)``.
 
         ``eval`` adds no noise to the plan's first action, but still samples sequences and draws one of the elites.
         Without planning it takes the policy's mean.
@@ -97,7 +97,7 @@ class Planner:
         else:
             action = o.policy(z).action if mode != "eval" else o.distribution(*o.gaussian(z)).mode()
             planned = torch.zeros_like(state.planned)
-        return action.cpu(), Plan(mean, Latent(z, reward), action, planned)
+        return action.to(step.is_first.device), Plan(mean, Latent(z, reward), action, planned)
 
     def inspect(self, step: Step, state: Plan) -> PolicyOutput:
         """Return the learned policy, which proposes sequences to the plan, not the plan."""

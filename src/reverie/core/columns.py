@@ -56,6 +56,21 @@ def check_column_shape(name: str, shape: tuple[int, ...], expected: tuple[int, .
         raise DataError(f"{name} has shape {tuple(shape)}: expected {expected} (streams first).")
 
 
+def pinned_copy(value: Tensor) -> Tensor:
+    """Return a copy of ``value`` in pinned host memory, made asynchronously; CPU tensors are returned as they are."""
+    if not value.is_cuda:
+        return value
+    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return host.copy_(value, non_blocking=True)
+
+
+def record_event(device: torch.device) -> torch.cuda.Event:
+    """Return an event that occurs once the work launched on ``device`` so far, such as copies, is complete."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
+    event.record(torch.cuda.current_stream(device))  # the current device may be another
+    return event
+
+
 def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
     """Return ``value`` as an array on the CPU, waiting for the device if needed; bfloat16 becomes float32."""
     if isinstance(value, np.ndarray):

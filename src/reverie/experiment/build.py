@@ -49,12 +49,15 @@ from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collector, CollectorProtocol, DeviceCollector
+from reverie.run.collect_turns import TurnCollector
 from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
 EVALUATION_SHARE = 0.05
 """Share of a run's hours that the evaluation at the end has, until an earlier one has been timed."""
+STORED_TURNS = 64
+"""Turns whose rows are copied from a GPU to the store at once."""
 MAX_VIDEO_SIDE = 256
 """Maximum length of the longer side of evaluation videos during training, in pixels."""
 
@@ -320,20 +323,22 @@ def build_collection(
 ) -> tuple[ReplayBuffer | DeviceRollout, Collector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
     if isinstance(env, DeviceEnv):
-        return _build_device_collection(config, algo, env, window, seeds)
-    replay = config.replay.build(
-        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
-        window=window, seed=seeds["replay"], scratch=run,
-        max_rows=max_rows(config.replay, config.steps, config.env.num),
-    )  # fmt: skip
-    replay.annotator = algo.annotator
-    check_memory(config.replay, replay, config.steps)
-    check_capacity(config.replay, replay, config.learning_starts)
-    store = None if run is None else PersistentReplay(replay, config.replay, run, stop=lambda: clock.stop)
+        _check_device_settings(config, algo, env, window)
+        if window.rollout:
+            return _build_device_rollout(config, algo, env, window, seeds)
+    replay, store = _build_replay(config, algo, env, window, seeds["replay"], run, clock)
+    position = None if clock.max_seconds is None else lambda: clock.schedule_position
+    if isinstance(env, DeviceEnv):
+        turns = TurnCollector(
+            env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
+            running_statistics=algo.running_statistics, schedule_position=position,
+        )  # fmt: skip
+        replay.store_turns = STORED_TURNS if turns.late else 1
+        return replay, turns, store
     collector = Collector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
-        schedule_position=None if clock.max_seconds is None else lambda: clock.schedule_position,
+        schedule_position=position,
     )  # fmt: skip
     if isinstance(replay, RolloutBuffer):
         assert isinstance(algo, OnPolicy)
@@ -342,22 +347,46 @@ def build_collection(
     return replay, collector, store
 
 
-def _build_device_collection(
-    config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window, seeds: Mapping[str, int]
-) -> tuple[DeviceRollout, DeviceCollector, None]:
-    """Build the collector and the rollout of environments on the learner's device."""
+def _build_replay(
+    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seed: int, run: Path | None, clock: Clock
+) -> tuple[ReplayBuffer, PersistentReplay | None]:
+    """Build the replay and its store; the rows of environments on a device stay there."""
+    on_device = isinstance(env, DeviceEnv)
+    settings = replace(config.replay, device=str(env.device)) if isinstance(env, DeviceEnv) else config.replay
+    replay = settings.build(
+        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
+        window=window, seed=seed, scratch=run, max_rows=max_rows(settings, config.steps, config.env.num),
+    )  # fmt: skip
+    replay.annotator = algo.annotator
+    check_memory(settings, replay, config.steps)
+    check_capacity(settings, replay, config.learning_starts)
+    if run is None:
+        return replay, None
+    return replay, PersistentReplay(replay, settings, run, stop=lambda: clock.stop, on_device=on_device)
+
+
+def _check_device_settings(config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window) -> None:
+    """Raise ConfigError for settings that are not supported with environments on a device."""
     reasons = {
-        f"algorithm = {config.name}: expected one that learns from rollouts alone, ppo or a2c": (
-            not isinstance(algo, OnPolicy) or window.queued
-        ),
+        f"algorithm = {config.name}: its actors fill a queue of rollouts": window.queued,
         f"actors = {config.actors}": config.actors,
         f"learners = {config.learners}": config.learners > 1,
         f"experience = {config.experience}": config.offline_fraction,
+        "replay.hindsight: single environments compute rewards": config.replay.hindsight is not None,
+        f"replay.device = {config.replay.device}: the rows are on {env.device}": (
+            config.replay.device not in ("cpu", env.device.type, str(env.device))
+        ),
         "log_episodes = True: episodes are only summed": config.log_episodes,
         f"device = {algo.device}: the environments are on {env.device}": algo.device.type != env.device.type,
     }
     if reason := next((reason for reason, is_set in reasons.items() if is_set), ""):
         raise ConfigError(f"{reason}. This is not supported with environments on a device, such as {config.env.id}.")
+
+
+def _build_device_rollout(
+    config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window, seeds: Mapping[str, int]
+) -> tuple[DeviceRollout, DeviceCollector, None]:
+    """Build the collector and the rollout of environments on the learner's device."""
     assert isinstance(algo, OnPolicy)
     _check_rollout_steps(config, window)
     rollout = build_device_rollout(config.replay, env, algo.extra_spec, window, seeds["replay"])

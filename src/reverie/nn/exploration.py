@@ -80,12 +80,17 @@ def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor)
 
 
 def _may_any(flags: Tensor) -> bool:
-    """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
-    return is_traced(flags) or True in flags.tolist()
+    """Return whether any of the flags ``[N]`` may be set; fast for few flags on the CPU, and never waits for a GPU."""
+    return is_traced(flags) or not flags.is_cpu or True in flags.tolist()
 
 
 def _advance_counters(steps: Tensor, step: Step) -> Tensor:
-    """Return the step counters ``[N]``, plus one for each environment whose episode has not ended."""
+    """Return the step counters ``[N]``, plus one for each environment whose episode has not ended.
+
+    Counters stay on the CPU: with rows on a GPU, ``advance_schedule`` sets them in each turn.
+    """
+    if step.is_last.device != steps.device:
+        return steps
     return steps + ~step.is_last if _may_any(step.is_last) else steps + 1
 
 
@@ -111,9 +116,13 @@ class ActionNoise(Choice, ABC):
         return NoiseState(torch.zeros(num_envs, width), torch.zeros(num_envs, dtype=torch.int64))
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
-        """Return noise ``[N, A]`` for the next actions, drawn from the CPU's default generator, and the new state."""
-        begun = _may_any(step.is_first)
-        before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
+        """Return noise ``[N, A]`` for the next actions, and the new state, beside the rows ``step``.
+
+        It is drawn from the default generator of that device.
+        """
+        before = state.process.to(step.is_first.device)  # [N, A]
+        if _may_any(step.is_first):
+            before = before.masked_fill(step.is_first[:, None], 0.0)
         process = self.next_value(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, _advance_counters(state.steps, step))
 
@@ -339,9 +348,9 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
     @without_grad
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
-        """Return ``(action, state)``, the action one-hot ``[N, A]`` on the CPU; mode ``eval`` is greedy.
+        """Return ``(action, state)``, the action one-hot ``[N, A]`` beside the rows; mode ``eval`` is greedy.
 
-        Exploration draws from the CPU's default generator, equally often for each environment and at each step.
+        Exploration draws from that device's default generator, equally often for each environment and at each step.
         """
         values = (self.values if mode == "eval" else self.noisy_values).beside(
             step.obs, step.is_first, self.device
@@ -363,7 +372,8 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
 def epsilon_greedy(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
     """Return classes ``[N]``: ``best``, or with probability ``chance`` random ``legal`` ones, ``[N, classes]``."""
-    uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
+    shape, device = (len(best),), best.device
+    uniform, random_class = torch.rand(shape, device=device), torch.randint(classes, shape, device=device)  # [N]
     if legal is not None:
         allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
         random_class = torch.where(allowed, random_class, sample_legal(legal)) if _may_any(~allowed) else random_class
@@ -405,7 +415,8 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
 
     @without_grad
     def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
-        """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
+        """Return ``(action [N, A], state)`` beside the rows. Where an episode begins, a new chunk replaces the last."""
+        state = ChunkState(*(x.to(step.is_first.device) for x in state))
         noise = self.draw_noise(len(step), state.steps, mode)
         actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
         if _may_any(is_over):
@@ -419,10 +430,10 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
         return None if mode == "eval" else torch.randn(envs, self.size * self.width)
 
     def propose(self, step: Step, noise: Tensor | None) -> Tensor:
-        """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, on the CPU."""
+        """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, beside the rows."""
         noise = None if noise is None else noise.to(self.device, non_blocking=True)
         chunk = self.actor(step.obs_on(self.device), noise)
-        return chunk.clamp(-1, 1).cpu().view(-1, self.size, self.width)
+        return chunk.clamp(-1, 1).to(step.is_first.device).view(-1, self.size, self.width)
 
     def memoryless(self, mode: Mode) -> bool:
         return False

@@ -42,6 +42,8 @@ class ReplayBuffer:
         self.storage = storage
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
         self.store: ReplayStore | None = None
+        self.store_turns: int = 1  # rows of each stream that the store gets at once: more if they are on a GPU
+        self.stored: int = 0  # number of the first row that waits for others
         self.annotator: RowAnnotator | None = None
         self.goals: GoalRelabeler | GoalSampler | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
@@ -79,7 +81,14 @@ class ReplayBuffer:
 
     def attach(self, store: ReplayStore | None) -> None:
         """Also write every row that is added from now on to ``store``; None: to no store."""
-        self.store = store
+        self.store, self.stored = store, self.count
+
+    def store_rows(self) -> None:
+        """Write the rows to the store that wait for others, see ``store_turns``."""
+        if self.store is not None and self.store_turns > 1 and self.stored < self.count:
+            names = [name for name in self.storage.specs if not name.startswith(EXTRAS)]
+            self.store.extend(self.storage.read(self.stored, self.count, names))
+            self.stored = self.count
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor], version: int | None = None) -> None:
         """Add one row to each stream, see ``RowSink``; ``version`` of the policy, if there is a column for it."""
@@ -90,8 +99,10 @@ class ReplayBuffer:
             rows[VERSION_COLUMN] = torch.full((self.storage.streams,), version, dtype=torch.int32)
         if count_set(step.is_first):
             self._end_cut_episodes(step.is_first)
-        if self.store is not None:  # first, as it can fail: then nothing is added
+        if self.store is not None and self.store_turns == 1:  # first, as it can fail: then nothing is added
             self.store.add(rows)
+        elif self.count - self.stored >= min(self.store_turns, self.storage.capacity):
+            self.store_rows()
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.register_row(step)
         self.ended = step.is_last.clone()
@@ -109,7 +120,7 @@ class ReplayBuffer:
         """Set ``is_last`` in newest rows that the next rows do not continue: an environment or a process crashed."""
         for stream in (is_first & ~self.ended).nonzero().flatten().tolist():
             self.storage.end_episode(self.count - 1, stream)
-            if self.store is not None:
+            if self.store is not None and (self.store_turns == 1 or self.stored == self.count):
                 self.store.end_episode(stream)
 
     def restart_at(self, first: int) -> None:
@@ -165,9 +176,23 @@ class ReplayBuffer:
 
     def save_extras(self, folder: Path) -> None:
         """Write the extras of the rows from ``oldest_needed`` on, one file ``[N, rows, ...]`` a column."""
-        folder.mkdir(parents=True, exist_ok=True)
+        self._save(self._extra_files(folder))
+
+    def save_rows(self, folder: Path) -> None:
+        """Write all other columns, as :meth:`save_extras` does."""
+        self._save(self._row_files(folder))
+
+    def read_rows(self, folder: Path) -> dict[str, np.ndarray] | None:
+        """Return what ``save_rows`` wrote, memory-mapped; None if there is no such file."""
+        files = dict(self._row_files(folder))
+        if not all(path.exists() for path in files.values()):
+            return None
+        return {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in files.items()}
+
+    def _save(self, files: Iterable[tuple[str, Path]]) -> None:
         first = self.oldest_needed
-        for name, path in self._extra_files(folder):
+        for name, path in files:
+            path.parent.mkdir(parents=True, exist_ok=True)
             spec = self.storage.specs[name]
             shape = (self.storage.streams, self.count - first, *spec.shape)
             header = {"descr": np.dtype(spec.dtype).str, "fortran_order": False, "shape": shape}
@@ -189,6 +214,12 @@ class ReplayBuffer:
         for name, spec in self.storage.specs.items():
             if name.startswith(EXTRAS) and spec.in_checkpoints:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
+
+    def _row_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
+        """Yield each column that is no extra, with its file."""
+        for name in self.storage.specs:
+            if not name.startswith(EXTRAS):
+                yield name, folder / "rows" / f"{quote(name, safe='')}.npy"
 
     def _pieces(self, name: str, first: int) -> Iterator[tuple[int, int, int]]:
         """Yield the rows from ``first`` on as ``(stream, start, stop)``, of at most about ``COPY_BYTES`` bytes."""

@@ -61,6 +61,9 @@ class ReplayConfig(BatchSamplerConfig):
     s3://bucket/name, or none."""
     store_keep: Literal["all", "replay"] = "all"
     """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
+    save: bool = True
+    """Write all rows to the newest checkpoint, with environments on a device, which have no store by default. False: a
+    resumed run begins with an empty replay."""
     write_buffer: int | str = "1GB"
     """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
     init_from: tuple[str, ...] = ()

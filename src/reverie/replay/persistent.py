@@ -13,6 +13,8 @@ some rows missing or damaged, or another number of streams episodes rearranged; 
 nothing of the checkpoint's segment                        empty; a segment without a parent
 =========================================================  ===================================================
 
+Environments on a device have no store by default: checkpoints then contain all rows (``replay.save``).
+
 Only a replay that is restored row by row (``exact``) gets its latents back, and its environments continue within their
 episodes. Otherwise latents start as zeros and environments start new episodes.
 """
@@ -75,14 +77,25 @@ class PersistentReplay:
 
     prunable = True
 
-    def __init__(self, replay: ReplayBuffer, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
-        """Open the store of the run for reading; ``replay`` is empty. ``stop``: whether the run is about to end."""
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        config: ReplayConfig,
+        run: Path,
+        *,
+        stop: Callable[[], bool],
+        on_device: bool = False,
+    ) -> None:
+        """Open the store of the run for reading; ``replay`` is empty.
+
+        ``stop``: whether the run is about to end. ``on_device``: whether the rows come from environments on a device.
+        """
         self.replay = replay
         self.config = config
         self.run = run
         self.location: str = absolute_store_path(config.store_path)
-        if self.location == "auto" and replay.window.rollout:  # writing rows would take longer than learning from them
-            self.location = "none"
+        if self.location == "auto" and (on_device or replay.window.rollout):  # writing rows would take longer
+            self.location = "none"  # than learning from them
         self.store: ReplayStore | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
@@ -92,6 +105,7 @@ class PersistentReplay:
         self.sources: dict[str, ReplayStore] = {}  # the stores that a new run begins with, by path
         self.segment: str = ""
         self.loaded: State = {}
+        self.saves_rows: bool = on_device and config.save and self.store is None
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
         self.is_copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
@@ -179,9 +193,12 @@ class PersistentReplay:
         numbers = {"count": count, "oldest": first}
         state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}
         if self.store is None:
+            if self.saves_rows:  # as files
+                return {**state, "saved": True}
             is_rollout = self.replay.window.rollout > 0
             return state | ({"rows": self.replay.storage.read(first, count, list(self.columns))} if is_rollout else {})
         try:
+            self.replay.store_rows()
             self.store.flush(FLUSH_SECONDS)
         except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
             logger.warning(str(error))
@@ -192,6 +209,8 @@ class PersistentReplay:
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with its saved rows, and continue storing; the module's docstring lists all cases."""
         self.loaded = state
+        if "saved" in state:
+            return  # load_files loads the rows
         if "rows" in state and self._fits(state["rows"]):
             self._load_rows(state["rows"], int(state["count"]))
             return
@@ -236,11 +255,20 @@ class PersistentReplay:
         self._start_with(pieces if located else None)
 
     def save_files(self, folder: Path) -> None:
-        """Write the latents."""
+        """Write the latents, and all rows if there is no store for them."""
         self.replay.save_extras(folder)
+        if self.saves_rows:
+            self.replay.save_rows(folder)
 
     def load_files(self, folder: Path) -> None:
         """Restore latents and samplers if the rows are the same. Latents that were not saved begin as zeros."""
+        if "saved" in self.loaded:
+            rows = self.replay.read_rows(folder)
+            if rows is not None and self._fits(rows):
+                self._load_rows(rows, int(self.loaded["count"]))
+            else:
+                logger.warning("the replay buffer starts empty: its rows are not in this checkpoint, or do not fit")
+                self._start_with(None)
         if self.exact and any(folder.glob("*")):
             self.replay.load_extras(folder, int(self.loaded["oldest"]))
         self.replay.load_state_dict(self.loaded["replay"])
@@ -286,8 +314,10 @@ class PersistentReplay:
 
     def _load_rows(self, rows: Mapping[str, np.ndarray], count: int) -> None:
         """Continue with the ``rows`` of a checkpoint without a store; the next row is number ``count``."""
-        self.replay.restart_at(count - _count_rows(rows))
-        self.replay.extend(rows)
+        n, block = _count_rows(rows), self._block_rows()
+        self.replay.restart_at(count - n)
+        for start in range(0, n, block):
+            self.replay.extend({name: values[:, start : start + block] for name, values in rows.items()})
         self.exact = True
         if self.store is not None:
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
@@ -322,10 +352,13 @@ class PersistentReplay:
             self._store_all(self.store)
         self.replay.attach(self.store)
 
+    def _block_rows(self) -> int:
+        """Return the rows of each stream that are copied at a time."""
+        return max(1, BLOCK_BYTES // (self.streams * sum(column.nbytes for column in self.columns.values())))
+
     def _store_all(self, store: ReplayStore) -> None:
         """Write all rows of the replay to the store."""
-        row = self.streams * sum(column.nbytes for column in self.columns.values())
-        block = max(1, BLOCK_BYTES // row)
+        block = self._block_rows()
         for start in range(self.replay.oldest, self.replay.count, block):
             stop = min(start + block, self.replay.count)
             store.extend(self.replay.storage.read(start, stop, list(self.columns)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.bounds import Within
-from reverie.core.columns import are_in_block, block_of, view_in_block
+from reverie.core.columns import are_in_block, block_of, pinned_copy, record_event, view_in_block
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import BatchSource
@@ -37,11 +37,10 @@ class Feedback(NamedTuple):
 
     def to_host(self) -> Feedback:
         """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
-        extras = {key: _pinned_copy(value) for key, value in self.extras.items()}
-        priority = None if self.priority is None else _pinned_copy(self.priority)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
-        event.record(torch.cuda.current_stream(self.gpu))  # the current device may be another
-        return Feedback(self.handles, extras, priority, event)
+        extras = {key: pinned_copy(value) for key, value in self.extras.items()}
+        priority = None if self.priority is None else pinned_copy(self.priority)
+        assert self.gpu is not None
+        return Feedback(self.handles, extras, priority, record_event(self.gpu))
 
     def wait(self) -> None:
         """Wait until the copy is complete."""
@@ -57,14 +56,6 @@ class Feedback(NamedTuple):
     def from_state(cls, state: Mapping[str, Any]) -> Feedback:
         """Return the feedback that ``state_dict`` saved."""
         return cls(state["handles"], dict(state["extras"]), state["priority"])
-
-
-def _pinned_copy(value: Tensor) -> Tensor:
-    """Return a copy of ``value`` in pinned host memory, made asynchronously; CPU tensors are returned as they are."""
-    if not value.is_cuda:
-        return value
-    host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    return host.copy_(value, non_blocking=True)
 
 
 # ---------------------------------------------------------------- prefetching

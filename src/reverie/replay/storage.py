@@ -386,7 +386,8 @@ class DeviceStorage(Storage):
         column.index_copy_(0, self._index(slots), new.index_select(0, chosen))
 
     def _index(self, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device, non_blocking=True)
+        index = torch.from_numpy(np.ascontiguousarray(numbers))
+        return (index.pin_memory() if self.device.type == "cuda" else index).to(self.device, non_blocking=True)
 
 
 def storage_on(device: str, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> Storage:

@@ -252,9 +252,12 @@ class Collector:
             self.state = self.policy.advance_schedule(self.state, self.schedule_position())
         action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
         if random:
+            spec, legal = self.env.action_spec, step.obs.get(MASK_KEY)
             action = to_executed_action(
-                random_flat_actions(self.env.action_spec, len(step), self.rng, step.obs.get(MASK_KEY)), step
-            )
+                random_flat_actions(spec, len(step), self.rng, legal) if step.reward.is_cpu
+                else random_actions_on(step.reward.device, spec, len(step), legal),
+                step,
+            )  # fmt: skip
             self.state = self.policy.override(self.state, action)
         return to_executed_action(action, step)
 
@@ -415,12 +418,17 @@ class DeviceCollector(Collector):
     def _restart_counters(self) -> None:
         self.running = torch.zeros(2, self.env.num_envs, dtype=torch.float64, device=self.env.device)  # scores, lengths
 
+    def _begin_episodes(self) -> None:
+        """Begin new episodes, after an error."""
+        self._step, self.state = self.env.reset(), initial_state(self.policy, self.env.num_envs, self.env_steps)
+        self._watched = False
+        self._restart_counters()
+
     def collect(self) -> int:
         """Collect T rows of each environment. Return the env steps: one for each row that is not ``is_last``."""
         if not self._is_whole:
             self.sink.restart()
-            self._step, self.state = self.env.reset(), initial_state(self.policy, self.env.num_envs, self.env_steps)
-            self._restart_counters()
+            self._begin_episodes()
         self._is_whole, successes = False, list[Tensor | None]()
         for _ in range(self.turns):
             self._take_turn()
@@ -436,11 +444,14 @@ class DeviceCollector(Collector):
         """Act, store and step. Whatever reads the rows is launched before the step, which may reuse their memory."""
         step, begin = self.step, time.perf_counter()
         action = self._choose_action(step)
-        self.sink.add(step, action, self.policy.extras(self.state))
+        self._add(step, action)
         middle = time.perf_counter()
         self._step, self._watched = self.env.step(action), False
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
+
+    def _add(self, step: Step, action: Tensor) -> None:
+        self.sink.add(step, action, self.policy.extras(self.state))
 
     def _count_rollout(self, rows: Mapping[str, Tensor], successes: Sequence[Tensor | None]) -> int:
         """Count a rollout ``[T + 1, N, ...]``, whose first row was counted as the last of the one before.
@@ -545,3 +556,13 @@ def random_flat_actions(
                 action[row, cut] = 0.0
                 action[row, cut.start + rng.choice(np.flatnonzero(allowed[row, cut]))] = 1.0
     return torch.from_numpy(action)
+
+
+def random_actions_on(device: torch.device, spec: ActionSpec, num_envs: int, legal: Tensor | None = None) -> Tensor:
+    """Return :func:`random_flat_actions` on ``device``, drawn from its default generator without waiting for it."""
+    action = torch.empty(num_envs, spec.width, device=device).uniform_(-1.0, 1.0)
+    for _, cut in spec.categorical_slices():
+        order = torch.rand(num_envs, cut.stop - cut.start, device=device)
+        order = order if legal is None else order.masked_fill_(~legal[:, cut], -1.0)
+        action[:, cut] = torch.zeros_like(order).scatter_(1, order.argmax(1, keepdim=True), 1.0)
+    return action
