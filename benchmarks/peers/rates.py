@@ -30,6 +30,7 @@ OFFLINE = (
     "discrete_cql", "discrete_crr",
 )  # fmt: skip
 DISCRETE = ("dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
+GOALS = ("gcivl", "hiql")
 CRITICS = ("tqc", "crossq", "simba", "redq", "droq", "simba_v2", "xqc")
 """Variants of SAC with other critics, with the sizes of their papers."""
 TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", *CRITICS, "loop")
@@ -225,7 +226,7 @@ def main(
     ``build(task, variant)`` makes a learner with a filled replay, whose first ``warm_up`` updates are not timed.
     """
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=(*TASKS, *OFFLINE, *IMAGE_TASKS))
+    parser.add_argument("task", choices=(*TASKS, *OFFLINE, *GOALS, *IMAGE_TASKS))
     parser.add_argument("--variant", default="")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates")

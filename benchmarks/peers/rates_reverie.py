@@ -18,6 +18,7 @@ from rates import (
     DISCRETE,
     ENVS,
     EPOCHS,
+    GOALS,
     IMAGE_TASKS,
     OBS,
     ROLLOUT,
@@ -40,6 +41,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS
 from reverie.experiment.model_free_presets import TABLE
 from reverie.replay.config import ReplayConfig
+from reverie.replay.goals import GoalSampler
 
 PRESETS = {"rainbow_image": "rainbow", "sac_ae": "sac_ae"}
 """Tasks with all settings of a preset. Rainbow's windows have four rows: three transitions each."""
@@ -141,7 +143,7 @@ def build(task: str, variant: str) -> Update:
         seen, discrete = {"observation": ObsPart(kind="image", shape=shape, dtype="uint8")}, image.channels == 4
     else:
         seen, discrete, rows = SEEN, task in DISCRETE, experience(task)
-    learner = config(task).build(seen, acts(discrete))
+    learner: Any = config(task).build(seen, acts(discrete))
     replay = ReplayConfig(capacity=len(rows.obs)).build(
         obs_spec=seen,
         action_spec=acts(discrete),
@@ -152,6 +154,9 @@ def build(task: str, variant: str) -> Update:
     )
     replay.annotator = learner.annotator
     replay.extend(rows_of(rows))
+    if task in GOALS:
+        windows = replay.batch_sampler.windows
+        replay.goals = GoalSampler(replay.storage, replay.window, windows, learner.goal_sampling, seed=0)
     keep_freed_memory()
 
     def update() -> None:
