@@ -7,18 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from safetensors.torch import load_file
 
 import reverie
 from device_vectors import TorchCycle
+from dreamer_configs import TINY
 from fake_cuda import CUDA, FakeCuda, fake_cuda
 from reverie.core.columns import ColumnSpec
+from reverie.core.tree import flatten_named
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource, prefetch
 from reverie.replay.storage import Storage, storage_on
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.collect_turns import TurnCollector
 from tiny_configs import SETTINGS
 
 LIVED = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
@@ -48,7 +52,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "bcq": RECORDED,
 }  # fmt: skip
-WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
+WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "core/columns.py:as_numpy"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 
@@ -164,3 +168,53 @@ def test_environments_on_the_device_are_waited_for_once_for_each_rollout(own, tm
     rollouts = result.updates // 4
     assert gpu.waits["run/collect.py:_count_rollout"] == gpu.waits["envs/torch_vector.py:check"] == rollouts
     assert max(gpu.waits.values()) < 16 * rollouts  # nothing in each turn
+
+
+class Kept(TurnCollector):
+    newest: Any = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        Kept.newest = self
+
+
+LR = {"algo.actor_lr": 3e-4, "algo.critic_lr": 3e-4}
+
+
+class PushThere(CycleThere):
+    """The same with an action of two numbers."""
+
+    single_action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "own"),
+    [
+        ("dqn", CycleThere, {"algo.exploration": "epsilon_greedy(1.0, 0.1, 100)"}),
+        ("td3", PushThere, LR | {"algo.normalize_obs": "running", "algo.exploration": "ornstein_uhlenbeck"}),
+        ("sac", PushThere, LR | {"algo.temperature_lr": 3e-4, "algo.frame_stack": 2, "algo.frame_stack_keys": ".*"}),
+        ("dreamer_v3", CycleThere, {f"algo.{key}": x for key, x in TINY.items()}),
+    ],
+)
+def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turns(
+    name, kind, own, tmp_path, gpu, monkeypatch
+):
+    given = {
+        "env.num": 8, "env.vectorization": "native", "random_steps": 64, "learning_starts": 64, "train_freq": 8,
+        "replay_ratio": 0.125, "eval_episodes": 0, "threads": 1, "console": False, "tensorboard": False,
+        "schedule.log_every": 10_000,
+    }  # fmt: skip
+    given |= {} if name == "dreamer_v3" else {"algo.batch_size": 16, "algo.networks.units": (16,)}
+    monkeypatch.setattr("reverie.experiment.build.TurnCollector", Kept)
+    counted = []
+    for steps in (500, 1000):
+        gpu.waits.clear()
+        result = reverie.train(name, env=kind, run=tmp_path / str(steps), steps=steps, device="cuda:0", **given | own)
+        counted.append((result.updates, gpu.waits.copy()))
+    (updates, before), (more_updates, after) = counted
+    assert more_updates - updates > 50
+    schedules = [x.sum() for key, x in flatten_named(Kept.newest.state).items() if key.endswith("steps")]
+    assert all(950 < steps <= 1008 for steps in schedules)  # of the exploration
+    assert len(schedules) == (name in ("dqn", "td3"))
+    counts = {"run/collect.py:_count_rollout": 3, "envs/torch_vector.py:check": 3}  # of about 82 more turns
+    assert {place: after[place] - before[place] for place in after if after[place] != before[place]} == counts

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import reverie
-from device_vectors import Tensors, TorchCycle, check_rows, jax_task, torch_env
+from device_vectors import Tensors, TorchCycle, check_rows, jax_env, jax_task, torch_env
 from dreamer_configs import OBS, TINY
 from dreamer_configs import build as build_dreamer
 from reverie.core.bounds import PiecewiseLinear
@@ -138,12 +138,17 @@ def test_rows_are_exact_and_the_newest_is_offered_one_turn_late(on_device):
 
 
 def test_scores_are_those_counted_row_by_row():
-    collector, env = collector_of(torch_env(16), True), torch_env(16)
+    pytest.importorskip("jax")
+    collector, env = collector_of(jax_env(16), True), jax_env(16)
     counter, step, ended = EpisodeCounter(16), env.reset(3), []
     for turn in range(COUNTED_TURNS + 7):
         collector.collect()
         step = env.step(torch.eye(2)[[0] * 16])
         ended += [stats for _, stats in counter.add(step, step.reward.double().numpy(), {})]
+        if turn == COUNTED_TURNS // 2:  # resumed
+            state = collector.state_dict()
+            collector = collector_of(jax_env(16), True)
+            collector.load_state_dict(state)
         if turn == COUNTED_TURNS - 2:
             assert not collector.pop_episodes()  # nothing was read
     means = collector.pop_episodes(at_the_end=True)
@@ -168,9 +173,29 @@ def failing_step(action):
     raise OSError("lost")
 
 
-def test_an_error_ends_the_episodes_in_the_replay():
-    collector = collector_of(torch_env(4, chances=(0.0, 0.0)), True)
-    vector, step = collector.env.vector.vector, TorchCycle.step
+def read_store(path):
+    """All rows of the only history of a store, as bytes by column."""
+    store = ReplayStore(path)
+    [parts] = store.histories()
+    chunks = [chunk for segment, start, stop in parts for chunk in store.read(segment, start, stop)]
+    return {name: np.concatenate([chunk.rows[name] for chunk in chunks], 1).tobytes() for name in chunks[0].rows}
+
+
+class Watcher:
+    rows = 0
+
+    def update_statistics(self, step):
+        self.rows += 1
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_error_ends_the_episodes_in_the_replay_and_in_its_store(is_stored, tmp_path):
+    watcher, store = Watcher(), ReplayStore(tmp_path / "store")
+    collector = collector_of(torch_env(4, chances=(0.0, 0.0)), True, running_statistics=watcher)
+    replay, vector, step = collector.sink, collector.env.vector.vector, TorchCycle.step
+    store.begin(replay.storage.specs, 4)
+    replay.store_turns = 2
+    replay.attach(store)
     for _ in range(3):
         collector.collect()
     vector.step = failing_step
@@ -178,11 +203,17 @@ def test_an_error_ends_the_episodes_in_the_replay():
         collector.collect()
     assert "environments" not in collector.state_dict()
     vector.step = functools.partial(step, vector)
-    for _ in range(2):
-        collector.collect()
+    collector.collect()
+    if is_stored:
+        replay.store_rows()
+    collector.collect()
+    assert watcher.rows == 6
     rows = collector.sink.storage.read(0, 5)
     assert rows["is_last"].T.tolist() == [[False] * 4] * 3 + [[True] * 4, [False] * 4]
     assert rows["is_first"].T.tolist() == [[True] * 4] + [[False] * 4] * 3 + [[True] * 4]
+    replay.store_rows()
+    store.close()
+    assert read_store(tmp_path / "store")["is_last"] == rows["is_last"].tobytes()
 
 
 @pytest.fixture
@@ -202,14 +233,6 @@ def jax_cycles(num_envs):
     from reverie.envs.jax_vector import JaxVector
 
     return JaxVector(jax_task(), num_envs)
-
-
-def read_store(path):
-    """All rows of the only history of a store, as bytes by column."""
-    store = ReplayStore(path)
-    [parts] = store.histories()
-    chunks = [chunk for segment, start, stop in parts for chunk in store.read(segment, start, stop)]
-    return {name: np.concatenate([chunk.rows[name] for chunk in chunks], 1).tobytes() for name in chunks[0].rows}
 
 
 @pytest.mark.parametrize("store", ["auto", "rows"])
