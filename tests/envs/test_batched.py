@@ -345,6 +345,8 @@ def test_numbers_outside_of_their_space_are_said_once(said):
 
 
 def test_a_function_cannot_return_a_vector_that_clips_rewards():
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+
     def pacman(num_envs):
         return gymnasium.make_vec("ALE/MsPacman-v5", num_envs, vectorization_mode="vector_entry_point")
 

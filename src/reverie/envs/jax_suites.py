@@ -19,6 +19,8 @@ from reverie.core.errors import EnvError, format_error
 from reverie.envs.jax_vector import JaxTask, import_jax
 
 Space = spaces.Space[Any]
+NAVIX_CLASSES = 12
+"""Objects 0 to 10, which are more than the colors and states, and one class for all other numbers."""
 
 
 def gymnax(name: str, **kwargs: Any) -> JaxTask:
@@ -59,26 +61,38 @@ def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
 def navix(name: str, **kwargs: Any) -> JaxTask:
     """Return an environment of navix; ``kwargs`` are its arguments. Observations are classes of the cells."""
     env = importlib.import_module("navix").make(name, **kwargs)
+    space, jnp = _to_space(env.observation_space), import_jax().numpy
+    if is_grid := isinstance(space, spaces.MultiDiscrete):
+        space = spaces.MultiDiscrete(np.full(space.shape, NAVIX_CLASSES))  # its own lacks lava and the player
+
+    def observe(time: Any) -> Any:
+        return jnp.minimum(time.observation, NAVIX_CLASSES - 1) if is_grid else time.observation
 
     def init(key: Any) -> tuple[Any, Any]:
         first = env.reset(key)
-        return first.observation, first
+        return observe(first), first
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
         after = env._step(state, action)  # step() would begin a new episode
-        return after.observation, after, after.reward, after.is_termination(), after.is_truncation()
+        return observe(after), after, after.reward, after.is_termination(), after.is_truncation()
 
-    return JaxTask(init, step, _to_space(env.observation_space), _to_space(env.action_space), int(env.max_steps))
+    return JaxTask(init, step, space, _to_space(env.action_space), int(env.max_steps))
 
 
 def jumanji(name: str, **kwargs: Any) -> JaxTask:
-    """Return an environment of Jumanji; ``kwargs`` are its arguments. Fields of observations are keys."""
+    """Return an environment of Jumanji; ``kwargs`` are its arguments. Fields of observations are keys.
+
+    The discount says what an end is. In most of its environments it is 0 at time limits, too, and observations contain
+    the number of steps.
+    """
     env = importlib.import_module("jumanji").make(name, **kwargs)
     to_space = importlib.import_module("jumanji.specs").jumanji_specs_to_gym_spaces
     space, jnp = to_space(env.observation_spec), import_jax().numpy
 
-    def observe(obs: Any) -> Any:
-        return {key: getattr(obs, key) for key in space.spaces} if isinstance(space, spaces.Dict) else obs
+    def observe(obs: Any, part: Any = space) -> Any:
+        if not isinstance(part, spaces.Dict):
+            return obs
+        return {key: observe(getattr(obs, key), inner) for key, inner in part.spaces.items()}
 
     def init(key: Any) -> tuple[Any, Any]:
         state, first = env.reset(key)
