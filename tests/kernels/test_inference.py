@@ -225,7 +225,9 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
         return taken
 
     mine = actions()
-    with use_only_kernels(*(kernel for _, kernel in KERNELS if kernel.run not in (inference.infer_captured, inference.act_captured))):
+    with use_only_kernels(
+        *(kernel for _, kernel in KERNELS if kernel.run not in (inference.infer_captured, inference.act_captured))
+    ):
         torch.testing.assert_close(mine, actions(), rtol=0, atol=0)
 
 
@@ -238,7 +240,11 @@ def test_a_captured_plan_is_the_plan():
         for _ in range(4):
             torch.manual_seed(len(found))
             with use_only_kernels(
-                *(kernel for _, kernel in KERNELS if each is agent or kernel.run not in (inference.infer_captured, inference.act_captured))
+                *(
+                    kernel
+                    for _, kernel in KERNELS
+                    if each is agent or kernel.run not in (inference.infer_captured, inference.act_captured)
+                )
             ):
                 action, state = each.policy.act(step, state, "explore")
             each.update(rows)

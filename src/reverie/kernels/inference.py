@@ -1,7 +1,7 @@
-"""Acting by small networks on CPUs: the forward pass or the whole policy is captured once and then replayed.
+"""Acting on CPUs: a network, or a whole policy of networks, is captured once and then replayed (``kernels/tape.py``).
 
-See ``kernels/tape.py``. On CPUs, networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so
-are functions marked as ``static``; all others are called. A replay draws new random numbers.
+Networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so are
+functions marked as ``static``; all others are called. A replay draws new random numbers.
 """
 
 from __future__ import annotations
