@@ -136,10 +136,12 @@ _policies: weakref.WeakKeyDictionary[Any, dict[bool, Captures]] = weakref.WeakKe
 """The captures of each policy, alone and behind its preprocessor; its copies have their own."""
 
 
-def _captures_of(policy: Any) -> Captures:
-    """Return the captures of ``policy``."""
+def _captures_of(policy: Any) -> Captures | None:
+    """Return the captures of ``policy``; None if its calls cannot be captured."""
     preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
     inner = policy if preprocess is None else policy.inner
+    if type(inner) not in STATELESS:
+        return None
     captures = _policies.setdefault(inner, {})
     if (is_behind := preprocess is not None) not in captures:
         captures[is_behind] = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
@@ -151,7 +153,7 @@ def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
     networks = [get_captures(x) for x in vars(policy).values() if isinstance(x, CapturableFunction)]
     numbers = [x for network in networks for x in network.numbers]
     numbers += [x for _, part in normalizer.each for x in (part.shift, part.factor)] if normalizer is not None else []
-    is_repeatable = type(policy) in STATELESS and type(exploration) in REPEATABLE and policy.device.type == "cpu"
+    is_repeatable = type(exploration) in REPEATABLE and policy.device.type == "cpu"
     return Captures(numbers, is_repeatable and all(network.supported for network in networks))
 
 
@@ -160,11 +162,14 @@ def supports_act(policy: Any, step: Step, state: Any, mode: Mode) -> bool:
     if is_traced(step.is_first) or MASK_KEY in step.obs:
         return False
     captures = _captures_of(policy)
-    return captures.supported and all(x.is_cpu for x in (*captures.numbers[:1], *step.obs.values()))
+    used = step.obs.values() if captures is None else (*captures.numbers[:1], *step.obs.values())
+    return captures is not None and captures.supported and all(x.is_cpu for x in used)
 
 
 def act_captured(policy: Any, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
     """Compute ``Policy.act``, bit-identical, in tensors that the caller may change."""
+    captures = _captures_of(policy)
+    assert captures is not None
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
     act: Any = type(policy).act.definition
@@ -174,5 +179,5 @@ def act_captured(policy: Any, step: Step, state: Any, mode: Mode) -> tuple[Tenso
         rows, state = inputs
         return act(policy, Step(**dict(zip(names, rows, strict=True))), state, mode)
 
-    answer: tuple[Tensor, Any] = _captures_of(policy).call((mode, *step.obs), tensors, function, (rows, state))
+    answer: tuple[Tensor, Any] = captures.call((mode, *step.obs), tensors, function, (rows, state))
     return answer
