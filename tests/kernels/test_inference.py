@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from contracts import batch, build, shown
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ObsPart
-from reverie.core.types import Step
+from reverie.core.tree import tensors_in
+from reverie.core.types import FLAGS, Batch, Step
 from reverie.kernels import inference
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.inference import MAX_KEYS, get_captures
@@ -23,8 +24,18 @@ from reverie.kernels.registry import KERNELS
 from reverie.nn import actor_critic
 from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork
 from reverie.nn.cnn import Minatar
-from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
+from reverie.nn.exploration import (
+    CapturableFunction,
+    EpsilonGreedy,
+    Gaussian,
+    GreedyPolicy,
+    NoisyPolicy,
+    OrnsteinUhlenbeck,
+    SampledPolicy,
+)
 from reverie.nn.network import NetworkConfig
+from reverie.nn.normalization import Running
+from reverie.nn.preprocess import Preprocessor
 from reverie.nn.relu_mlp import noisy_parameters
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
@@ -198,8 +209,30 @@ def greedy(dueling: bool, image: bool = False, noisy_sigma: float = 0.0) -> Gree
     return GreedyPolicy(CapturableFunction(values, values), EpsilonGreedy(0.5), (4,), CPU, noisy)
 
 
+class Counting(Gaussian):
+    """Noise that a recording would not go on with."""
+
+    def next_value(self, process: Tensor) -> Tensor:
+        vars(self)["asked"] = vars(self).get("asked", 0) + 1
+        return torch.full_like(process, vars(self)["asked"] / 10)
+
+
+def preprocessed() -> Any:
+    preprocess = Preprocessor(SPEC, normalize_obs=Running(), frame_stack=2, frame_stack_keys="vector")
+    preprocess.fit(Batch.from_columns(
+        {f"obs/{key}": x.unsqueeze(0) for key, x in seen(9).items() if key in SPEC}
+        | {"reward": torch.zeros(1, 9), "action": torch.zeros(1, 9, 3)}
+        | dict.fromkeys(FLAGS, torch.zeros(1, 9, dtype=torch.bool)), torch.zeros(1))
+    )  # fmt: skip
+    network = DeterministicActor(preprocess.spec, 3, SMALL)
+    return preprocess.policy(NoisyPolicy(network, Gaussian(0.3), 3, CPU), CPU)
+
+
 POLICIES: dict[str, Callable[[], Any]] = {
     "noisy": lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU),
+    "correlated": lambda: NoisyPolicy(actor(), OrnsteinUhlenbeck(0.3), 3, CPU),
+    "a user's noise": lambda: NoisyPolicy(actor(), Counting(), 3, CPU),
+    "preprocessed": lambda: preprocessed(),
     "squashed": lambda: SampledPolicy(actor_critic.TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
     "normal": lambda: SampledPolicy(actor_critic.GaussianActor(SPEC, 3, SMALL), CPU),
     "steady": lambda: SampledPolicy(actor_critic.FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
@@ -221,12 +254,24 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
             first, last = torch.tensor([t == 0, t % 3 == 0]), torch.tensor([False, t == 2])
             step = Step(obs=seen(2), reward=torch.zeros(2), is_first=first, is_last=last, is_terminal=last & False)
             action, state = policy.act(step, state, mode)
-            taken.append(action)
+            taken += [action, *tensors_in(state)]
         return taken
 
     mine = actions()
-    with use_only_kernels(*(kernel for _, kernel in KERNELS if kernel.run is not inference.infer_captured)):
+    with use_only_kernels(
+        *(kernel for _, kernel in KERNELS if kernel.run not in (inference.infer_captured, inference.act_captured))
+    ):
         torch.testing.assert_close(mine, actions(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["noisy", "correlated", "preprocessed", "normal", "greedy"])
+def test_a_policy_is_one_recording(name: str) -> None:
+    policy, none = POLICIES[name](), torch.zeros(2, dtype=torch.bool)
+    step = Step(obs=seen(2), reward=torch.zeros(2), is_first=none, is_last=none, is_terminal=none)
+    policy.act(step, policy.initial(2), "explore")
+    captures = inference._captures_of(policy)
+    assert captures is not None
+    assert [capture is not None for capture in captures.by_key.values()] == [True]
 
 
 def test_a_captured_plan_is_the_plan():
@@ -238,7 +283,11 @@ def test_a_captured_plan_is_the_plan():
         for _ in range(4):
             torch.manual_seed(len(found))
             with use_only_kernels(
-                *(kernel for _, kernel in KERNELS if each is agent or kernel.run is not inference.infer_captured)
+                *(
+                    kernel
+                    for _, kernel in KERNELS
+                    if each is agent or kernel.run not in (inference.infer_captured, inference.act_captured)
+                )
             ):
                 action, state = each.policy.act(step, state, "explore")
             each.update(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -19,6 +19,28 @@ def flatten_named(tree: Any, above: str = "") -> dict[str, Tensor]:
         return {above: tree}
     branches = {f"{above}.{name}" if above else str(name): branch for name, branch in _branches(tree).items()}
     return {path: leaf for name, branch in branches.items() for path, leaf in flatten_named(branch, name).items()}
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """Return the tensors in ``tree``, of tuples and dictionaries alone; faster than ``flatten_named``."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    branches = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else ()
+    return [x for branch in branches for x in tensors_in(branch)]
+
+
+def rebuilder(template: Any) -> Callable[[Iterator[Tensor]], Any]:
+    """Return a function that makes a tree like ``template`` of other tensors, in the order of ``tensors_in``."""
+    if isinstance(template, Tensor):
+        return next
+    if isinstance(template, dict):
+        named = {name: rebuilder(branch) for name, branch in template.items()}
+        return lambda tensors: {name: build(tensors) for name, build in named.items()}
+    if isinstance(template, tuple):
+        builders = [rebuilder(branch) for branch in template]
+        make: Any = getattr(template, "_make", tuple)
+        return lambda tensors: make([build(tensors) for build in builders])
+    return lambda tensors: template
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

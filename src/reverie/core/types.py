@@ -23,6 +23,7 @@ A letter with another meaning is explained in the docstring that uses it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
@@ -65,8 +66,17 @@ MAX_LISTED_FLAGS = 64
 """Number of flags up to which a list of them is made faster than an array."""
 
 
+@functools.cache
+def no_flags(rows: int) -> Tensor:
+    """Return flags ``[N]`` that are not set; all callers share them, and none may write to them."""
+    with torch.inference_mode(False):
+        return torch.zeros(rows, dtype=torch.bool, device="cpu")
+
+
 def count_set(flags: Tensor) -> int:
     """Return how many of the ``flags`` ``[N]`` are set; waits for their device."""
+    if flags is no_flags(flags.shape[0]):
+        return 0
     if flags.shape[0] <= MAX_LISTED_FLAGS:
         return flags.tolist().count(True)
     return int(np.count_nonzero(flags.numpy(force=True)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
-from reverie.core.types import Step
+from reverie.core.types import Step, no_flags
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.episode_info import Summary
@@ -396,4 +396,4 @@ class SlotVectorEnv:
 
 def _to_bool_tensor(values: list[bool]) -> Tensor:
     """Return ``values`` as a tensor ``[N]`` bool."""
-    return torch.from_numpy(np.array(values, np.bool_))
+    return torch.from_numpy(np.array(values, np.bool_)) if True in values else no_flags(len(values))

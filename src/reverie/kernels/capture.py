@@ -7,6 +7,7 @@ Python branch that depends on a tensor's value.
 from __future__ import annotations
 
 import functools
+import operator
 import random
 import warnings
 import weakref
@@ -199,6 +200,9 @@ def describe_change(before: dict[str, object], after: dict[str, object]) -> str:
     return ""
 
 
+_is_trained: Callable[[Tensor], bool] = operator.attrgetter("requires_grad")
+
+
 class ModuleAddresses:
     """The modules of a learner, the addresses of their parameters and buffers, and which are frozen."""
 
@@ -209,15 +213,16 @@ class ModuleAddresses:
         self.tables: list[dict[str, nn.Parameter | None] | dict[str, Tensor | None]] = [
             table for m in modules for table in (m._parameters, m._buffers) if table
         ]
-        self.before: tuple[list[nn.Module | None], list[tuple[int, bool]]] = self._snapshot()
+        self.before: tuple[list[nn.Module | None], list[int], list[bool]] = self._snapshot()
 
     def have_changed(self) -> bool:
         """Return whether a module was replaced, a tensor has other memory, or a parameter was frozen or unfrozen."""
         return self._snapshot() != self.before
 
-    def _snapshot(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:
-        states = [(x.data_ptr(), x.requires_grad) for table in self.tables for x in table.values() if x is not None]
-        return [child for children in self.children for child in children.values()], states
+    def _snapshot(self) -> tuple[list[nn.Module | None], list[int], list[bool]]:
+        tensors = [x for table in self.tables for x in table.values() if x is not None]
+        children = [child for children in self.children for child in children.values()]
+        return children, [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
 
 
 class CapturedTrainStep:

@@ -1,23 +1,40 @@
-"""Fast inference of small networks on CPUs: the forward pass is captured once and then replayed (``kernels/tape.py``).
+"""Acting on CPUs: a network, or a whole policy of networks, is captured once and then replayed (``kernels/tape.py``).
 
-On CPUs, networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so
-are functions marked as ``static``; all others are called. A replay draws new random numbers.
+Networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so are
+functions marked as ``static``; all others are called. A replay draws new random numbers.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from reverie.core.types import Obs
+from reverie.core.specs import MASK_KEY
+from reverie.core.tree import rebuilder, tensors_in
+from reverie.core.types import Mode, Obs, Step
+from reverie.kernels.buffers import InputBuffers, OutputBuffers
 from reverie.kernels.compiler import load_kernels
-from reverie.kernels.tape import Tape
+from reverie.kernels.tape import Tape, current
 from reverie.nn.cnn import ConvReLU
-from reverie.nn.exploration import CapturableFunction
+from reverie.nn.exploration import (
+    CapturableFunction,
+    EpsilonGreedy,
+    Gaussian,
+    GreedyPolicy,
+    NoisyPolicy,
+    OrnsteinUhlenbeck,
+    SampledPolicy,
+)
+from reverie.nn.functional import is_traced
+from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.on_policy_networks import PolicyActor
+from reverie.nn.preprocess import PreprocessedPolicy
 from reverie.nn.relu_mlp import NoisyMLP, ReluMLP
 
 MAX_KEYS = 8
@@ -25,39 +42,76 @@ MAX_KEYS = 8
 
 
 class Capture(NamedTuple):
-    """A captured forward pass with its input and output buffers."""
+    """A captured call with its input and output buffers."""
 
     tape: Tape
-    obs: Obs  # copied into before a replay
-    answer: Tensor  # contains the result after a replay
+    inputs: InputBuffers
+    outputs: OutputBuffers
+    rebuild: Callable[[Iterator[Tensor]], Any]
     lock: threading.Lock  # held while the buffers are in use: one agent may act in several threads
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the result for other inputs, in tensors that the caller may change."""
+        with self.lock:
+            self.inputs(tensors)
+            self.tape.replay()
+            return self.rebuild(iter(self.outputs()))
+
+
+def _capture(function: Callable[[Any], Any], inputs: Any) -> tuple[Any, Capture | None]:
+    """Call ``function`` with copies of ``inputs``; return the result, and the capture if it can be repeated."""
+    load_kernels()  # the first call tests them, which a tape could not repeat
+    tensors, build = tensors_in(inputs), rebuilder(inputs)
+    with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
+        copies = [x.clone() for x in tensors]
+        with Tape() as tape:
+            result = function(build(iter(copies)))
+    outputs, rebuild = tensors_in(result), rebuilder(result)
+    answer = rebuild(iter([x.clone() for x in outputs]))
+    if tape.obstacle:
+        return answer, None
+    return answer, Capture(tape, InputBuffers(copies), OutputBuffers(outputs), rebuild, threading.Lock())
 
 
 class Captures:
-    """The captures of an inference, by the addresses of its parameters and the shapes of its inputs."""
+    """The captures of a function, by the addresses of its parameters and the shapes of its inputs."""
 
-    def __init__(self, inference: CapturableFunction) -> None:
-        network = inference.network
-        self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
+    def __init__(self, numbers: list[Tensor], supported: bool) -> None:
+        self.numbers = numbers
         self.by_key: dict[Any, Capture | None] = {}
-        owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(
-            type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
-        )
-        self.supported: bool = inference.static or is_stateless
+        self.supported = supported
+
+    def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: Any) -> Any:
+        """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""
+        # A capture contains memory addresses, and the parameters may have moved since.
+        addresses = tuple(map(Tensor.data_ptr, self.numbers))
+        key = (kind, torch.get_num_threads(), addresses, *[(x.shape, x.dtype) for x in tensors])
+        capture = self.by_key.get(key)
+        if capture is not None:
+            return capture(tensors)
+        if key in self.by_key or len(self.by_key) == MAX_KEYS:
+            return function(inputs)
+        result, self.by_key[key] = _capture(function, inputs)
+        return result
 
 
 def get_captures(inference: CapturableFunction) -> Captures:
     """Return the captures of an inference."""
     if inference.fast is None:
-        inference.fast = Captures(inference)
+        network = inference.network
+        owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
+        is_stateless = bool(owners) and all(
+            type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
+        )
+        numbers = [*network.parameters(), *network.buffers()]
+        inference.fast = Captures(numbers, inference.static or is_stateless)
     captures: Captures = inference.fast
     return captures
 
 
 def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
     """Return whether :func:`infer_captured` can be used."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or current() is not None:
         return False
     captures = get_captures(inference)
     used = (*captures.numbers[:1], *obs.values())  # the others are where the first is
@@ -67,27 +121,63 @@ def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
 def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:
     """Compute ``CapturableFunction.__call__``, bit-identical, in a tensor that the caller may change."""
     captures = get_captures(inference)
-    # A capture contains memory addresses, and the parameters may have moved since.
-    addresses = [x.data_ptr() for x in captures.numbers]
-    key = (torch.get_num_threads(), *addresses, *[(name, x.shape, x.dtype) for name, x in obs.items()])
-    capture = captures.by_key.get(key)
-    if capture is None:
-        return _capture(inference, captures, key, obs)
-    with capture.lock:
-        for name, x in obs.items():
-            capture.obs[name].copy_(x)
-        capture.tape.replay()
-        return capture.answer.clone()
+    answer: Tensor = captures.call((*obs,), [*obs.values()], inference.function, obs)
+    return answer
 
 
-def _capture(inference: CapturableFunction, captures: Captures, key: Any, obs: Obs) -> Tensor:
-    """Call the network, and capture the call if inputs of this kind are new."""
-    if key in captures.by_key or len(captures.by_key) == MAX_KEYS:
-        return inference.function(obs)
-    load_kernels()  # the first call tests them, which a tape could not repeat
-    with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
-        inputs = {name: x.clone() for name, x in obs.items()}
-        with Tape() as tape:
-            answer = inference.function(inputs)
-    captures.by_key[key] = None if tape.obstacle else Capture(tape, inputs, answer, threading.Lock())
-    return answer.clone()
+# ---------------------------------------------------------------- policies
+
+
+STATELESS = (NoisyPolicy, SampledPolicy, GreedyPolicy)
+"""Policies whose calls depend on their networks and inputs alone."""
+REPEATABLE = (Gaussian, OrnsteinUhlenbeck, EpsilonGreedy, type(None))
+"""Exploration that draws from PyTorch's generator alone; that of a user may do anything."""
+_policies: weakref.WeakKeyDictionary[Any, dict[bool, Captures]] = weakref.WeakKeyDictionary()
+"""The captures of each policy, alone and behind its preprocessor; its copies have their own."""
+
+
+def _captures_of(policy: Any) -> Captures | None:
+    """Return the captures of ``policy``; None if its calls cannot be captured."""
+    preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
+    inner = policy if preprocess is None else policy.inner
+    if type(inner) not in STATELESS:
+        return None
+    captures = _policies.setdefault(inner, {})
+    if (is_behind := preprocess is not None) not in captures:
+        captures[is_behind] = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
+    return captures[is_behind]
+
+
+def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
+    exploration = getattr(policy, "noise", getattr(policy, "randomness", None))
+    networks = [get_captures(x) for x in vars(policy).values() if isinstance(x, CapturableFunction)]
+    numbers = [x for network in networks for x in network.numbers]
+    numbers += [x for _, part in normalizer.each for x in (part.shift, part.factor)] if normalizer is not None else []
+    is_repeatable = type(exploration) in REPEATABLE and policy.device.type == "cpu"
+    return Captures(numbers, is_repeatable and all(network.supported for network in networks))
+
+
+def supports_act(policy: Any, step: Step, state: Any, mode: Mode) -> bool:
+    """Return whether :func:`act_captured` can be used: masks may draw again where an action is illegal."""
+    if is_traced(step.is_first) or MASK_KEY in step.obs:
+        return False
+    captures = _captures_of(policy)
+    used = step.obs.values() if captures is None else (*captures.numbers[:1], *step.obs.values())
+    return captures is not None and captures.supported and all(x.is_cpu for x in used)
+
+
+def act_captured(policy: Any, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+    """Compute ``Policy.act``, bit-identical, in tensors that the caller may change."""
+    captures = _captures_of(policy)
+    assert captures is not None
+    rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
+    tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
+    act: Any = type(policy).act.definition
+    names = [f.name for f in fields(Step)]
+
+    def function(inputs: Any) -> Any:
+        rows, state = inputs
+        return act(policy, Step(**dict(zip(names, rows, strict=True))), state, mode)
+
+    answer: tuple[Tensor, Any] = captures.call((mode, *step.obs), tensors, function, (rows, state))
+    return answer

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within
@@ -19,7 +18,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import Mode, Obs, PolicyOutput, QValues, Step
-from reverie.nn.functional import is_traced, sample_legal, without_grad
+from reverie.nn.functional import is_traced, one_hot, sample_legal, without_grad
 from reverie.objectives.categorical import join_choices, split_choices
 
 
@@ -269,6 +268,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
     def initial(self, num_envs: int) -> NoiseState:
         return self.noise.initial(num_envs, self.width)
 
+    @accelerated
     @without_grad
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """Return ``(action [N, A], state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
@@ -297,6 +297,7 @@ class SampledPolicy(StatelessStorage[None]):
     def initial(self, num_envs: int) -> None:
         pass
 
+    @accelerated
     @without_grad
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
@@ -346,6 +347,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
     def initial(self, num_envs: int) -> GreedyState:
         return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
+    @accelerated
     @without_grad
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
         """Return ``(action, state)``, the action one-hot ``[N, A]`` beside the rows; mode ``eval`` is greedy.
@@ -362,7 +364,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
             choices = zip(best, self.classes, masks, strict=True)
             best = [epsilon_greedy(choice, count, chance, mask) for choice, count, mask in choices]
             state = GreedyState(_advance_counters(state.steps, step))
-        hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
+        hot = [one_hot(choice, part) for choice, part in zip(best, split_choices(values, self.classes), strict=True)]
         return join_choices(hot).float(), state
 
     def inspect(self, step: Step, state: GreedyState) -> PolicyOutput:

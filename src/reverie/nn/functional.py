@@ -81,8 +81,8 @@ def without_grad(function: FunctionT) -> FunctionT:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Return whether ``x`` is being traced for an export, so that Python cannot branch on its values."""
-    return type(x) is not Tensor
+    """Return whether ``x`` is being traced or its operations recorded, so that Python cannot branch on its values."""
+    return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
 @accelerated

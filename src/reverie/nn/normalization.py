@@ -187,7 +187,8 @@ class Standardizer(Moments):
         if is_distributed():
             super().add(x)
             x = x[:0]
-        self.moments = self.moments.to(x.device)
+        if self.moments.device != x.device:  # a module takes 10 us to set an attribute
+            self.moments = self.moments.to(x.device)
         add_and_standardize(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -239,17 +240,17 @@ class ObsNormalizer(nn.Module):
         self.cfg = cfg
         self.keys: list[str] = list(vectors)
         self._is_checked = False  # whether rows need no longer be counted, which takes as long as adding them
-        self._each: list[tuple[str, Standardizer]] = [(key, Standardizer(part.shape)) for key, part in vectors.items()]
-        self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self._each])
+        self.each: list[tuple[str, Standardizer]] = [(key, Standardizer(part.shape)) for key, part in vectors.items()]
+        self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self.each])
 
     def forward(self, obs: Obs) -> Obs:
         """Return the observations with normalized vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
-        return obs | {key: part.forward(obs[key]).clamp(-clip, clip) for key, part in self._each if key in obs}
+        return obs | {key: part.forward(obs[key]).clamp(-clip, clip) for key, part in self.each if key in obs}
 
     def fit(self, obs: Mapping[str, Tensor]) -> None:
         """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""
-        for _, part in self._each:
+        for _, part in self.each:
             part.moments.zero_()
         self.add(obs)
 
@@ -257,7 +258,7 @@ class ObsNormalizer(nn.Module):
         """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
         is_on_gpu = not next(iter(obs.values())).is_cpu  # where counting would wait for the device
         if self._is_checked or (is_on_gpu and self.cfg.limit is None):
-            for key, part in self._each:
+            for key, part in self.each:
                 part.add(obs[key])
             return
         before, limit = self.count, self.cfg.limit
@@ -265,7 +266,7 @@ class ObsNormalizer(nn.Module):
             if before >= limit:
                 return
             obs = {key: obs[key][: limit - before] for key in self.keys}
-        for key, part in self._each:
+        for key, part in self.each:
             part.add(obs[key])
         if before < (limit or CONSTANT_CHECK_ROWS) <= self.count:
             self._warn()
@@ -274,11 +275,11 @@ class ObsNormalizer(nn.Module):
     @property
     def count(self) -> int:
         """Number of rows added so far."""
-        return self._each[0][1].count
+        return self.each[0][1].count
 
     def _warn(self) -> None:
         """Warn about constant inputs, often a missing sensor or too large units."""
-        for key, part in self._each:
+        for key, part in self.each:
             if len(index := np.argwhere(_constant_mask(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import DESIRED_GOAL, GOAL, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
@@ -317,6 +318,7 @@ class PreprocessedPolicy:
             goal, _ = frames.push(goal, first, frames.initial(len(first), self.device))
         return {f"{GOAL}{key}": value for key, value in goal.items()}
 
+    @accelerated
     @without_grad
     def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:
         step, past = self.preprocess_step(step, state.past)

@@ -195,8 +195,9 @@ class ReturnScaler(HostBuffers):
         """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
-        self.returns = self.returns.to(reward.device)
-        self.moments.moments = self.moments.moments.to(reward.device)
+        if self.returns.device != reward.device:
+            self.returns = self.returns.to(reward.device)
+            self.moments.moments = self.moments.moments.to(reward.device)
         if not is_distributed():
             add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
             return self._limit(self.returns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class MinibatchSource(ABC):
         """Begin a new rollout."""
         self.used: int = 0  # minibatches that were sampled
         self.rows: Batch | None = None
+        self.shuffled: Batch | None = None  # in the order of this epoch
 
     @property
     @abstractmethod
@@ -56,26 +57,21 @@ class MinibatchSource(ABC):
         return self.batches * max(1, self.window.epochs) - self.used if self.is_complete else 0
 
     def sample(self, count: int | None = None) -> Batch:
-        """Return the next minibatch, copied, on the learner's device. ``count`` is ignored."""
+        """Return the next minibatch, on the learner's device. ``count`` is ignored."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
             self.rows = self.prepare_fn(self._complete_rows())
-            on_gpu = self.window.epochs > 0 and self.rows.reward.is_cuda
-            self.alike: list[AlikeColumns] = _stack_alike(self.rows) if on_gpu else []
         number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
         if number == 0:
-            self.order: Tensor = torch.from_numpy(self.rng.permutation(self.windows)).to(
-                self.rows.reward.device, non_blocking=True
-            )
-        chosen = self.order[number * self.window.batch : (number + 1) * self.window.batch]
-        return (
-            _take_windows(self.rows, self.alike, chosen)
-            if self.alike
-            else self.rows.map(lambda x: x.index_select(0, chosen))
-        )
+            order = torch.from_numpy(self.rng.permutation(self.windows))
+            order = order.to(self.rows.reward.device, non_blocking=True)
+            self.shuffled = self.rows.map(lambda x: x.index_select(0, order))
+        chosen = slice(number * self.window.batch, (number + 1) * self.window.batch)
+        assert self.shuffled is not None
+        return self.shuffled.map(lambda x: x[chosen])
 
 
 class RolloutBuffer(MinibatchSource, ReplayBuffer):
@@ -273,33 +269,6 @@ class RolloutQueue(ReplayBuffer):
     def __len__(self) -> int:
         """Return the number of complete batches."""
         return self.num_queued // self.window.batch
-
-
-class AlikeColumns(NamedTuple):
-    """Columns of one shape and dtype."""
-
-    ids: list[int]
-    stacked: Tensor  # [columns, W, ...]; [W, ...] of a single one
-
-
-def _stack_alike(rows: Batch) -> list[AlikeColumns]:
-    """Return the columns of ``rows`` ``[W, ...]`` on a GPU, where one kernel then takes windows of several columns."""
-    alike: dict[object, dict[int, Tensor]] = {}
-    for x in rows.tensors:
-        alike.setdefault((x.shape, x.dtype), {})[id(x)] = x
-    groups = [(list(group), list(group.values())) for group in alike.values()]
-    return [AlikeColumns(ids, torch.stack(xs) if len(xs) > 1 else xs[0]) for ids, xs in groups]
-
-
-def _take_windows(rows: Batch, groups: list[AlikeColumns], chosen: Tensor) -> Batch:
-    """Return the windows ``chosen`` ``[B]`` of ``rows`` ``[W, ...]``, given :func:`_stack_alike`."""
-    windows: dict[int, Tensor] = {}
-    for ids, stacked in groups:
-        if len(ids) > 1:
-            windows |= zip(ids, stacked.index_select(1, chosen).unbind(), strict=True)
-        else:
-            windows[ids[0]] = stacked.index_select(0, chosen)
-    return rows.map(lambda x: windows[id(x)])
 
 
 def rollout_rows(window: Window, streams: int) -> int:
