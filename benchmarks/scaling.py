@@ -40,7 +40,7 @@ from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import Request, merge_layers
-from reverie.run.collect import Collector
+from reverie.run.collect import EnvCollector
 from reverie.run.loop import train_loop
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0,
@@ -103,7 +103,7 @@ def parts(case: str) -> dict[str, float]:
         made = build(config, run=Path(folder), actors=build_actor_collector)
         made.begin()
         env, sink = make_vector_env(config.env, seed=0), Rows()
-        collector = Collector(env, made.algo.policy, sink, seed=0)
+        collector = EnvCollector(env, made.algo.policy, sink, seed=0)
         row = cost(collector.collect)
         while len(sink.rows) < 600:
             collector.collect()

@@ -82,10 +82,10 @@ def start_reverie(algorithm: str) -> None:
     """Run the command until its first update is over."""
     from reverie.algos.base import Algorithm
     from reverie.cli import main as reverie
-    from reverie.run.collect import Collector
+    from reverie.run.collect import EnvCollector
 
     marks = Marks()
-    marks.after(Collector, "collect", "step")
+    marks.after(EnvCollector, "collect", "step")
     marks.after(Algorithm, "update", "update")
     with tempfile.TemporaryDirectory() as folder:
         reverie(["train", algorithm, "--env", ALGORITHMS[algorithm], "--run", f"{folder}/run"])

@@ -47,7 +47,7 @@ from reverie.log import style
 from reverie.log.colors import BLUE, DARK
 from reverie.log.themed_svg import THEME, themed_svg
 from reverie.replay.config import ReplayConfig
-from reverie.run.collect import Collector
+from reverie.run.collect import EnvCollector
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -555,7 +555,7 @@ def test_the_worked_example_of_the_loop() -> None:
     replay = ReplayConfig(capacity=300).build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
     )
-    collector = Collector(env, DQNConfig().build(env.obs_spec, env.action_spec).policy, replay, seed=0)
+    collector = EnvCollector(env, DQNConfig().build(env.obs_spec, env.action_spec).policy, replay, seed=0)
     clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)
     table = rows("docs/loop.md", "| turn | rows")
     assert len(table) == 16

@@ -44,13 +44,13 @@ SLOW = ("boto3", "h5py", "matplotlib", "numcodecs", "pandas", "reverie.datasets.
 FIRST_STEP = """
 import os, sys
 from reverie.cli import main
-from reverie.run.collect import Collector
+from reverie.run.collect import EnvCollector
 
 def collect(collector):
     print("at the first env step:", *sys.modules, flush=True)
     os._exit(0)
 
-Collector.collect = collect
+EnvCollector.collect = collect
 main(["train", "sac", "--env", "Pendulum-v1", "--run", sys.argv[1]])
 """
 

@@ -14,7 +14,7 @@ from env_steps import go_on, play
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym
-from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.collect import EnvCollector, EpisodeStats
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
@@ -105,7 +105,7 @@ NOWHERE = SimpleNamespace(add=lambda *given: None)
 
 
 def collector(make):
-    return Collector(make(env_zoo.Judged, log_info=("cost:sum",)), IDLE, NOWHERE)
+    return EnvCollector(make(env_zoo.Judged, log_info=("cost:sum",)), IDLE, NOWHERE)
 
 
 def test_collected_episodes_have_them_and_checkpoints_keep_them(make):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.types import Step
-from reverie.run.collect import Collector, EpisodeCounter, EpisodeStats
+from reverie.run.collect import EnvCollector, EpisodeCounter, EpisodeStats
 from reverie.run.evaluate import evaluate
 
 
 def lived(fakes, lengths, turns, **options):
     env, policy, sink = fakes.Env(lengths), fakes.Policy(), fakes.Rows()
-    collector = Collector(env, policy, sink, seed=7, **options)
+    collector = EnvCollector(env, policy, sink, seed=7, **options)
     taken = [collector.collect() for _ in range(turns)]
     return env, policy, sink, collector, taken
 
@@ -63,7 +63,7 @@ def test_a_watcher_is_shown_every_row_once_and_before_the_policy(fakes):
 
     env, policy, sink = fakes.Env([[2], [-3]]), fakes.Policy(), fakes.Rows()
     notes = Notes(policy)
-    collector = Collector(env, policy, sink, seed=7, random_steps=3, running_statistics=notes)
+    collector = EnvCollector(env, policy, sink, seed=7, random_steps=3, running_statistics=notes)
     for _ in range(9):
         collector.collect()
     assert all(seen is stored for seen, (stored, _, _) in zip(notes.seen, sink.rows, strict=True))
@@ -95,7 +95,7 @@ def test_random_steps_are_executed_stored_and_told_to_the_policy(fakes):
 
 def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
     def collector():
-        return Collector(fakes.Env([[2], [3]]), fakes.Policy(), fakes.Rows())
+        return EnvCollector(fakes.Env([[2], [3]]), fakes.Policy(), fakes.Rows())
 
     one = collector()
     assert one.collect() == one.collect() == 2
@@ -121,12 +121,12 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
 
         restarts = 0
 
-    one = Collector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
+    one = EnvCollector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
     one.collect()
     one.collect()
     one.count()
     assert one.pop_episodes() == [EpisodeStats(3.0, 2)]
-    other = Collector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
+    other = EnvCollector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 1
@@ -180,12 +180,12 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
             return super().act(step, state, mode)
 
     seen, sink, notes = [], Sink(), Notes()
-    one = Collector(Restorable([[3]]), Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
+    one = EnvCollector(Restorable([[3]]), Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
     one.collect()
     one.collect()
     with pytest.raises((KeyboardInterrupt, RunError)):
         one.collect()
-    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
+    other = EnvCollector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10, running_statistics=notes)
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 0
@@ -219,7 +219,7 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
             self.decision, self.exact_rewards = [3], ()
             return step
 
-    one, two = (Collector(Exact([[4]]), fakes.Policy(), fakes.Rows()) for _ in range(2))
+    one, two = (EnvCollector(Exact([[4]]), fakes.Policy(), fakes.Rows()) for _ in range(2))
     for _ in range(3):
         one.collect()
     state = one.state_dict()
@@ -237,7 +237,7 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     ratio=st.sampled_from([0.125, 0.3, 0.5, 1.0, 1.5]),
 )
 def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
-    collector = Collector(fakes.Env(lengths), fakes.Policy(), sink := fakes.Rows(), seed=0)
+    collector = EnvCollector(fakes.Env(lengths), fakes.Policy(), sink := fakes.Rows(), seed=0)
     clock, updates, base = Clock(length=10**6, replay_ratio=ratio), 0, None
     for _ in range(60):
         clock.env_steps += collector.collect()

@@ -14,7 +14,7 @@ import torch
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
-from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.collect import EnvCollector, EpisodeStats
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
 from reverie.run.schedule import Schedule, parse_period
@@ -25,7 +25,7 @@ def setting(fakes, lengths=((3,),), algo=None, **clock):
     run = SimpleNamespace(source=fakes.Source(), algo=algo or fakes.Algo(), meter=fakes.Meter(), sink=fakes.Sink())
     run.clock = Clock(**{"length": 40, "replay_ratio": 0.5, **clock})
     run.env = fakes.Env([list(x) for x in lengths])
-    run.collector = Collector(run.env, run.algo.policy, run.source, seed=0)
+    run.collector = EnvCollector(run.env, run.algo.policy, run.source, seed=0)
     run.saves = []
 
     def checkpoint(*, diverged: bool = False) -> Path:

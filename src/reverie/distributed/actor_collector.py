@@ -61,7 +61,7 @@ class ActorHandle:
 
 
 class ActorCollector:
-    """Receives the rows of actors into their replays, instead of a ``Collector``.
+    """Receives the rows of actors into their replays, instead of a ``EnvCollector``.
 
     Part of a checkpoint. ``collect`` takes all rows that have arrived. It waits only if the clock's ratio forbids an
     update. Actors start with the first call, and are stopped at the end of the run.

@@ -38,7 +38,7 @@ from reverie.envs.make import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.collect import Collector
+from reverie.run.collect import EnvCollector
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ActorWorker:
         while self.version < 0:
             self.load_newest_weights()
             port.check()
-        self.collector: Collector = Collector(
+        self.collector: EnvCollector = EnvCollector(
             self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
         )
 

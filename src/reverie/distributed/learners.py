@@ -34,7 +34,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint
-from reverie.run.collect import Collector
+from reverie.run.collect import EnvCollector
 from reverie.run.folder import RunFolder, SavedConfig
 from reverie.run.lifecycle import complete_store
 from reverie.run.manifest import TENSORS, encode_state
@@ -90,7 +90,7 @@ class CollectorPart:
 
     prunable = False
 
-    def __init__(self, team: LearnerGroup, collector: Collector, clock: Clock) -> None:
+    def __init__(self, team: LearnerGroup, collector: EnvCollector, clock: Clock) -> None:
         self.team = team
         self.collector = collector
         self.clock = clock
@@ -124,7 +124,7 @@ class LearnerExperiment(Experiment):
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
             parts["replay"] = ReplayPart(self.team, self.store, self.run)
-            if isinstance(collector := _local_collector(self.collector), Collector):
+            if isinstance(collector := _local_collector(self.collector), EnvCollector):
                 parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts
 
@@ -173,7 +173,7 @@ def make_learner_experiment(
         clock.watch = GroupWatch(clock.watch, is_main=team.rank == 0)
         if isinstance(collector, ActorCollector):
             collector.dealt = run_config.actors < team.count
-        if isinstance(collector, Collector | ActorCollector):
+        if isinstance(collector, EnvCollector | ActorCollector):
             parts["collector"] = SharedCollector(collector, experiment, team, clock)
         parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
         for optim in experiment.algo.optimizers().values():
@@ -247,7 +247,7 @@ class Follower:
             self.checkpoints.load(learner_folder(path, team.rank), self.parts)
         elif "replay" in self.parts:
             self.parts["replay"].load_state_dict({})
-            if isinstance(collector := _local_collector(self.experiment.collector), Collector):
+            if isinstance(collector := _local_collector(self.experiment.collector), EnvCollector):
                 collector.env_steps = clock.env_steps // team.count
 
     def save(self, folder: Path) -> None:

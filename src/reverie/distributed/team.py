@@ -40,7 +40,7 @@ from reverie.distributed.actor_connection import RowBlock
 from reverie.distributed.process_group import ProcessGroup
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
-from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.collect import EnvCollector, EpisodeStats
 
 GO, SAVE, END = range(3)
 """Commands of learner 0 to the others at the beginning of each turn."""
@@ -192,7 +192,7 @@ class SharedCollector:
     """The collector of one learner, or of its actors, with the env steps, restarts and episodes of all learners."""
 
     def __init__(
-        self, local: Collector | ActorCollector, experiment: Experiment, team: LearnerGroup, clock: Clock
+        self, local: EnvCollector | ActorCollector, experiment: Experiment, team: LearnerGroup, clock: Clock
     ) -> None:
         """``experiment``: of this learner."""
         self.local = local

@@ -37,7 +37,7 @@ class DeviceVectorEnv:
 
     def __init__(self, vector: TensorVector, config: EnvConfig, seed: int) -> None:
         """Raise ConfigError if ``config`` has settings that need single environments."""
-        check_device_settings(config)
+        _check_device_settings(config)
         self.vector = vector
         self._seed: int | None = seed
         space = _with_mask(vector.observation_space, vector.action_space, config)
@@ -197,14 +197,14 @@ def to_numpy(obs: Any) -> Any:
 
 def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
     """Make ``num`` environments of one of ``suites.JAX_SUITES``."""
-    check_device_settings(config)
+    _check_device_settings(config)
     from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
     from reverie.envs.jax_vector import JaxVector
 
     return JaxVector(make_task(config.id, config.kwargs), num, device)
 
 
-def check_device_settings(config: EnvConfig) -> None:
+def _check_device_settings(config: EnvConfig) -> None:
     """Raise ConfigError if ``config`` has settings that environments on a device cannot apply."""
     usual = EnvConfig()
     wrong = [name for name in UNSUPPORTED if getattr(config, name) != getattr(usual, name)]

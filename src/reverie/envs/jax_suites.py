@@ -29,17 +29,17 @@ def gymnax(name: str, **kwargs: Any) -> JaxTask:
     fields = set(vars(module.make(name)[1]))
     env, params = module.make(name, **{key: value for key, value in kwargs.items() if key not in fields})
     params = params.replace(**{key: value for key, value in kwargs.items() if key in fields})
-    return gymnax_like(env, params, params.max_steps_in_episode)
+    return _gymnax_like(env, params, params.max_steps_in_episode)
 
 
 def craftax(name: str, **kwargs: Any) -> JaxTask:
     """Return a game of Craftax; ``kwargs`` are fields of its parameters."""
     env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**kwargs)
-    return gymnax_like(env, params, int(params.max_timesteps))
+    return _gymnax_like(env, params, int(params.max_timesteps))
 
 
-def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
+def _gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
     """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier."""
     jnp = import_jax().numpy
 
@@ -109,7 +109,7 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
 def brax(name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: Any) -> JaxTask:
     """Return an environment of Brax; ``kwargs`` are its arguments, such as ``backend``."""
     env = importlib.import_module("brax.envs").get_environment(name, **kwargs)
-    return brax_like(env, episode_length, action_repeat, reset)
+    return _brax_like(env, episode_length, action_repeat, reset)
 
 
 def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
@@ -117,10 +117,10 @@ def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
     registry = importlib.import_module("mujoco_playground").registry
     config = registry.get_default_config(name)
     env = registry.load(name, config_overrides=kwargs or None)
-    return brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
+    return _brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
 
 
-def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
+def _brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
     """Return an environment with Brax's interface: ``reset(key)`` and ``step(state, action)``, which return a state.
 
     Episodes are truncated after ``episode_length`` steps of the environment, as by Brax's wrapper. ``reset``: "full"

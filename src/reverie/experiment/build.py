@@ -48,7 +48,7 @@ from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import Collector, CollectorProtocol, DeviceCollector
+from reverie.run.collect import CollectorProtocol, DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
 from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
@@ -320,7 +320,7 @@ def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0)
 def build_collection(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
-) -> tuple[ReplayBuffer | DeviceRollout, Collector, PersistentReplay | None]:  # fmt: skip
+) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
     if isinstance(env, DeviceEnv):
         _check_device_settings(config, algo, env, window)
@@ -335,7 +335,7 @@ def build_collection(
         )  # fmt: skip
         replay.store_turns = STORED_TURNS if turns.late else 1
         return replay, turns, store
-    collector = Collector(
+    collector = EnvCollector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
         schedule_position=position,

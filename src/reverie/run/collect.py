@@ -159,7 +159,7 @@ class CollectorProtocol(Protocol):
         """Close environments and processes. Can be called twice."""
 
 
-class Collector:
+class EnvCollector:
     """Keeps the current row of each environment and the policy's state, and advances both by one turn at a time.
 
     A turn ends when the actions are sent. Environments in worker processes take them while the learner makes its
@@ -399,7 +399,7 @@ class Collector:
         return int(over.sum())
 
 
-class DeviceCollector(Collector):
+class DeviceCollector(EnvCollector):
     """Collects whole rollouts of T rows in environments on a device, and reads from it once for each.
 
     The rows of a rollout that an error ends are dropped: the next one begins with new episodes. Part of a checkpoint.
@@ -409,7 +409,7 @@ class DeviceCollector(Collector):
     sink: RolloutSink
 
     def __init__(self, env: DeviceEnv, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
-        """``turns``: T. ``options``: those of :class:`Collector`."""
+        """``turns``: T. ``options``: those of :class:`EnvCollector`."""
         super().__init__(env, policy, sink, **options)
         self.turns = turns
         self._is_whole = True  # whether no rollout was begun and not completed

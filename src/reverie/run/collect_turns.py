@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,11 +39,13 @@ class TurnCollector(DeviceCollector):
     """
 
     sink: Any  # a RowSink
+    env_steps: int
+    schedule_position: Callable[[], int] | None
 
     def __init__(
         self, env: DeviceEnv, policy: Policy[Any], sink: Any, *, late: bool | None = None, **options: Any
     ) -> None:
-        """``late``: by default on a GPU. ``options``: those of :class:`Collector`."""
+        """``late``: by default on a GPU. ``options``: those of :class:`EnvCollector`."""
         super().__init__(env, policy, sink, turns=1, **options)
         self.late: bool = env.device.type != "cpu" if late is None else late
         self.acted: ActedRow | None = None
