@@ -418,9 +418,10 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
     @without_grad
     def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
         """Return ``(action [N, A], state)`` beside the rows. Where an episode begins, a new chunk replaces the last."""
-        state = ChunkState(*(x.to(step.is_first.device) for x in state))
         noise = self.draw_noise(len(step), state.steps, mode)
-        actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
+        device = step.is_first.device
+        actions, num_taken = state.actions.to(device), state.num_taken.to(device)
+        is_over = step.is_first | (num_taken == self.size)
         if _may_any(is_over):
             actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
             num_taken = num_taken.masked_fill(is_over, 0)
