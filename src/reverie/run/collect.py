@@ -407,6 +407,7 @@ class DeviceCollector(EnvCollector):
 
     env: DeviceEnv
     sink: RolloutSink
+    env_steps: int
 
     def __init__(self, env: DeviceEnv, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
         """``turns``: T. ``options``: those of :class:`EnvCollector`."""
