@@ -174,6 +174,7 @@ def _merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np
 class Standardizer(Moments):
     """Moments, with the ``shift`` and ``factor`` (float32) to mean 0 and std 1; the identity without rows."""
 
+    moments: Tensor
     shift: Tensor
     factor: Tensor
 

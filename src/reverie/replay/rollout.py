@@ -146,6 +146,9 @@ class DeviceRollout(MinibatchSource):
     Columns are ``[context + T + 1, N, ...]``: each row is copied once, into its place, and nothing is stored on disk.
     """
 
+    used: int
+    rows: Batch | None
+
     def __init__(
         self, columns: Mapping[str, ColumnSpec], streams: int, window: Window, device: torch.device, *, seed: int
     ) -> None:

@@ -408,6 +408,9 @@ class DeviceCollector(EnvCollector):
     env: DeviceEnv
     sink: RolloutSink
     env_steps: int
+    state: Any
+    running: Tensor
+    """Scores and lengths of the running episodes, ``[2, N]`` float64."""
 
     def __init__(self, env: DeviceEnv, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
         """``turns``: T. ``options``: those of :class:`EnvCollector`."""
@@ -417,7 +420,7 @@ class DeviceCollector(EnvCollector):
         self._restart_counters()
 
     def _restart_counters(self) -> None:
-        self.running = torch.zeros(2, self.env.num_envs, dtype=torch.float64, device=self.env.device)  # scores, lengths
+        self.running = torch.zeros(2, self.env.num_envs, dtype=torch.float64, device=self.env.device)
 
     def _begin_episodes(self) -> None:
         """Begin new episodes, after an error."""
