@@ -177,6 +177,7 @@ def test_runs_resume_bit_for_bit_and_are_the_same_in_another_process(tmp_path, m
     ("name", "own", "message"),
     [
         ("dqn", {}, "rollouts"),
+        ("dqn", {"actors": 2, "algo.reward_scale": None}, "rollouts"),
         ("ppo", {"replay.store_path": "rows"}, "store_path"),
         ("ppo", {"log_episodes": True}, "log_episodes"),
         ("ppo", {"algo.batch_size": 48}, "batch_size"),

@@ -80,7 +80,8 @@ class Collector:
             keep_checkpoints: number of newest checkpoints to keep.
             batch_size: B, windows in a batch, for a policy of your own.
             batch_length: T, rows of each window.
-            exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``.
+            exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``, for a
+                policy of your own.
             settings: other settings of a run, such as ``learning_starts``, ``random_steps``,
                 ``replay={"capacity": 100_000}`` or ``**{"env.frame_stack": 4}``.
 
@@ -89,7 +90,13 @@ class Collector:
             EnvError: the environment cannot be made.
             RunError: another process writes to ``folder``, or all of its checkpoints are damaged.
         """
-        if not isinstance(policy, AlgorithmConfig):
+        if isinstance(policy, AlgorithmConfig):
+            if (batch_size, batch_length, exploration) != (256, 2, None):
+                raise ConfigError(
+                    "batch_size, batch_length and exploration are for a policy of your own. Set those of an algorithm "
+                    f"in its settings, as in {type(policy).__name__}(batch_size=64)."
+                )
+        else:
             if actors and not isinstance(policy, nn.Module):
                 raise ConfigError(f"actors = {actors}: expected a module, whose weights they receive, as policy.")
             policy = CustomPolicyConfig(
