@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import reverie
+from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
+from reverie.core.columns import zero_step
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 
 
 class Actor(nn.Module):
@@ -200,3 +203,37 @@ def test_what_was_collected_is_saved_when_an_error_ends_the_loop(tmp_path: Path)
     with reverie.Collector("Pendulum-v1", function, folder=tmp_path) as loop:
         assert loop.env_steps == 20
         assert loop.experiment.replay.count == 20
+
+
+def test_values_of_illegal_classes_are_not_chosen() -> None:
+    obs_spec = {MASK_KEY: ObsPart(kind="mask", shape=(3,), dtype="bool")}
+    config = CustomPolicyConfig(policy=lambda obs: torch.arange(3.0).expand(len(obs[MASK_KEY]), 3))
+    action_spec = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(3,))})
+    policy = CustomPolicy(obs_spec, action_spec, config, torch.device("cpu")).policy
+    step = zero_step(obs_spec, 2)
+    step.obs[MASK_KEY][:, 2] = False
+    assert policy.act(step, policy.initial(2), "train")[0].argmax(-1).tolist() == [1, 1]
+
+
+def test_arguments_for_a_policy_of_ones_own_are_refused_beside_settings() -> None:
+    with pytest.raises(ConfigError, match="for a policy of your own"):
+        reverie.Collector("CartPole-v1", reverie.DQNConfig(), batch_size=8)
+
+
+def test_weights_that_diverged_are_never_continued_from(tmp_path: Path) -> None:
+    actor = Actor()
+    with pytest.raises(RunError, match=r"algo: network.body.0.weight is NaN.*diverged-000000010; the loop goes on"):
+        diverge(actor, tmp_path)
+    with reverie.Collector("Pendulum-v1", Actor(), folder=tmp_path) as loop:
+        assert loop.env_steps == 5
+        assert loop.checkpoints.latest() == tmp_path / "checkpoints" / "step-000000005"
+
+
+def diverge(actor: Actor, folder: Path) -> None:
+    """Save a loop after 5 env steps, and leave it after 10 with weights that are not numbers."""
+    with reverie.Collector("Pendulum-v1", actor, folder=folder) as loop:
+        while loop.env_steps < 10:
+            loop.collect()
+            if loop.env_steps == 5:
+                loop.save()
+        actor.body[0].weight.data.fill_(torch.nan)

@@ -26,6 +26,7 @@ from reverie.nn.exploration import (
     NoisyPolicy,
     SampledPolicy,
 )
+from reverie.nn.functional import mask_illegal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,9 @@ def _make_policy(
         noise: ActionNoise = _exploration(cfg, ActionNoise, kind) or Gaussian(0.0)
         return NoisyPolicy(network, noise, width, device, graph=False)
     schedule: EpsilonSchedule = _exploration(cfg, EpsilonSchedule, kind) or EpsilonGreedy(0.0)
-    return GreedyPolicy(network, schedule, num_classes_per_choice(action_spec), device)
+    return GreedyPolicy(
+        lambda obs: mask_illegal(network(obs), obs), schedule, num_classes_per_choice(action_spec), device
+    )
 
 
 def _exploration(cfg: CustomPolicyConfig, wanted: Any, kind: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm
 from reverie.algos.custom_policy import CustomPolicyConfig
@@ -80,7 +80,8 @@ class Collector:
             keep_checkpoints: number of newest checkpoints to keep.
             batch_size: B, windows in a batch, for a policy of your own.
             batch_length: T, rows of each window.
-            exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``.
+            exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``, for a
+                policy of your own.
             settings: other settings of a run, such as ``learning_starts``, ``random_steps``,
                 ``replay={"capacity": 100_000}`` or ``**{"env.frame_stack": 4}``.
 
@@ -89,7 +90,13 @@ class Collector:
             EnvError: the environment cannot be made.
             RunError: another process writes to ``folder``, or all of its checkpoints are damaged.
         """
-        if not isinstance(policy, AlgorithmConfig):
+        if isinstance(policy, AlgorithmConfig):
+            if (batch_size, batch_length, exploration) != (256, 2, None):
+                raise ConfigError(
+                    "batch_size, batch_length and exploration are for a policy of your own. Set those of an algorithm "
+                    f"in its settings, as in {type(policy).__name__}(batch_size=64)."
+                )
+        else:
             if actors and not isinstance(policy, nn.Module):
                 raise ConfigError(f"actors = {actors}: expected a module, whose weights they receive, as policy.")
             policy = CustomPolicyConfig(
@@ -210,15 +217,24 @@ class Collector:
         """Write a checkpoint of the policy, ``state``, rows, environments and generators; return its folder.
 
         Raises:
-            RunError: there is no ``folder``, or it cannot be written to.
+            RunError: there is no ``folder``, or it cannot be written to; or a weight is NaN or infinite, in which case
+                the checkpoint is ``diverged-STEP``, which the loop never continues from.
         """
         if self.folder is None:
             raise RunError("nothing is saved without a folder. Pass one, as in Collector(env, policy, folder='mine').")
-        path = self.checkpoints.save(self.clock.env_steps, self.parts)
+        bad = next((f"{part}: {name}" for part, name, x in self._weights() if not x.isfinite().all()), "")
+        path = self.checkpoints.save(self.clock.env_steps, self.parts, diverged=bool(bad))
+        self._saved = self._progress
+        if bad:
+            raise RunError(f"{bad} is NaN or infinite. The state is saved as {path}; the loop goes on from an earlier one.")
         kept = [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
         self.experiment.store.on_checkpoint(path.name, kept)
-        self._saved = self._progress
         return path
+
+    def _weights(self) -> Iterator[tuple[str, str, Tensor]]:
+        for part, module in self.parts.items():
+            if isinstance(module, nn.Module):
+                yield from ((part, name, x) for name, x in module.named_parameters())
 
     @property
     def _progress(self) -> tuple[int, int]:

@@ -274,9 +274,9 @@ def build(
         windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
         if envs.training is not None:
             clock.action_repeat = envs.training.frames_per_action
-            collect = (
-                functools.partial(actors, makers.training, meter) if config.actors and actors else build_collection
-            )
+            if not config.actors or isinstance(envs.training, DeviceEnv):  # which refuses actors
+                actors = None
+            collect = functools.partial(actors, makers.training, meter) if actors else build_collection
             online = OnlineRows(*collect(config, algo, envs.training, windows[1], seeds, run, clock))
         if recorded is not None:
             seed = seeds["replay"] + is_mixed
