@@ -176,7 +176,6 @@ def test_runs_resume_bit_for_bit_and_are_the_same_in_another_process(tmp_path, m
 @pytest.mark.parametrize(
     ("name", "own", "message"),
     [
-        ("dqn", {"actors": 2, "algo.reward_scale": None}, "actors = 2"),
         ("ppo", {"replay.store_path": "rows"}, "store_path"),
         ("ppo", {"log_episodes": True}, "log_episodes"),
         ("ppo", {"algo.batch_size": 48}, "batch_size"),

@@ -321,7 +321,7 @@ def test_random_actions_on_a_device_are_legal():
     [
         ("dqn", {"replay.hindsight": "future"}, "hindsight"),
         ("dqn", {"replay.device": "cuda"}, "cuda"),
-        ("dqn", {"actors": 2}, "actors"),
+        ("dqn", {"actors": 2, "algo.reward_scale": None}, r"actors = 2\. This is not supported"),
         ("impala", {}, "queue"),
     ],
 )

@@ -226,7 +226,9 @@ class Collector:
         path = self.checkpoints.save(self.clock.env_steps, self.parts, diverged=bool(bad))
         self._saved = self._progress
         if bad:
-            raise RunError(f"{bad} is NaN or infinite. The state is saved as {path}; the loop goes on from an earlier one.")
+            raise RunError(
+                f"{bad} is NaN or infinite. The state is saved as {path}; the loop goes on from an earlier one."
+            )
         kept = [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
         self.experiment.store.on_checkpoint(path.name, kept)
         return path
