@@ -189,7 +189,7 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
         assert line.waiting == 1
         block = line.receive()
         assert block.version == number
-        assert block.episodes == [(1.5, 4, {"success": 1.0})]
+        assert block.episodes == [EpisodeStats(1.5, 4, {"success": 1.0})]
         assert block.rows["reward"].tolist() == [[number] * 3] * 2
         line.free()
     port.fail(Failure("why", is_permanent=True))
