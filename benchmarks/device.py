@@ -71,7 +71,7 @@ def reverie_ppo(system: str, num: int) -> tuple[Callable[[], int], Callable[[], 
                 sink.add(step, action, {})
             sink.complete(step)
             middle = time.process_time()
-            collector._count(sink.newest_rows, [None] * ROLLOUT)
+            collector._count_rollout(sink.newest_rows, [None] * ROLLOUT)
             rows.append(1e6 * (middle - begin) / ROLLOUT)
             counted.append(1e6 * (time.process_time() - middle) / ROLLOUT)
         return {"rows_us": statistics.median(rows), "counters_us": statistics.median(counted)}
