@@ -72,6 +72,8 @@ MODEL_FREE = {
     "discrete_sac_transformer": config("discrete_sac", _SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"}),
 }  # fmt: skip
 """Those that learn from environments."""
+_LEWM_PLANNER = {"planner.candidates": 6, "planner.elites": 3, "planner.iterations": 2}
+_LEWM = config("lewm", _LEWM_PLANNER, block=2, batch_length=5, latent=4)
 OFFLINE = {
     "bc": config("bc"),
     "bc_stochastic": config("bc", policy_kind="stochastic"),
@@ -87,20 +89,8 @@ OFFLINE = {
     "iql": config("iql"),
     "gcbc": config("gcbc"),
     "gcbc_choices": config("gcbc"),
-    "lewm": config(
-        "lewm",
-        {"planner.candidates": 6, "planner.elites": 3, "planner.iterations": 2},
-        block=2,
-        batch_length=5,
-        latent=4,
-    ),
-    "lewm_choices": config(
-        "lewm",
-        {"planner.candidates": 6, "planner.elites": 3, "planner.iterations": 2},
-        block=2,
-        batch_length=5,
-        latent=4,
-    ),
+    "lewm": _LEWM,
+    "lewm_choices": _LEWM,
     "lewm_vicreg": config(
         "lewm",
         {"planner.candidates": 6, "planner.elites": 3, "planner.cost": "sum"},

@@ -112,11 +112,12 @@ def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:
     """Return which of some states is nearest to the subgoal of HIQL: see ``Agent.subgoal``."""
     if not isinstance(player.algo, HIQL):
         raise ConfigError(f"{player.config.algo.algorithm} chooses no subgoals. Train hiql.")
-    single, now = player.inspect(obs, goal=goal)
+    single, current = player.inspect(obs, goal=goal)
     if not single:
         raise DataError("a batch of observations: expected a single one, whose subgoal is chosen.")
     _, rows = player.inspect(states, goal=_achieved_parts(player, states))
-    return nearest_subgoal(player.algo, now.inputs, {key: x for key, x in rows.inputs.items() if key.startswith(GOAL)})
+    goals = {key: x for key, x in rows.inputs.items() if key.startswith(GOAL)}
+    return nearest_subgoal(player.algo, current.inputs, goals)
 
 
 @torch.no_grad()

@@ -123,10 +123,10 @@ def _make_policy(
     )
 
 
-def _exploration(cfg: CustomPolicyConfig, wanted: Any, kind: str) -> Any:
-    """Return the exploration of ``cfg``, which has to be ``wanted`` for actions of this ``kind``."""
-    given = cfg.exploration
-    chosen = wanted.parse(given, "exploration") if isinstance(given, str) else given
-    if chosen is None or isinstance(chosen, wanted):
+def _exploration(cfg: CustomPolicyConfig, base: Any, kind: str) -> Any:
+    """Return the exploration of ``cfg``, which has to be a ``base`` for actions of this ``kind``."""
+    chosen = cfg.exploration
+    chosen = base.parse(chosen, "exploration") if isinstance(chosen, str) else chosen
+    if chosen is None or isinstance(chosen, base):
         return chosen
-    raise ConfigError(f"exploration = {chosen}: {kind} actions need one of {', '.join(wanted.variants())}.")
+    raise ConfigError(f"exploration = {chosen}: {kind} actions need one of {', '.join(base.variants())}.")

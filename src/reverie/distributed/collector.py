@@ -229,8 +229,8 @@ class Collector:
             raise RunError(
                 f"{bad} is NaN or infinite. The state is saved as {path}; the loop goes on from an earlier one."
             )
-        kept = [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
-        self.experiment.store.on_checkpoint(path.name, kept)
+        retained = [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
+        self.experiment.store.on_checkpoint(path.name, retained)
         return path
 
     def _weights(self) -> Iterator[tuple[str, str, Tensor]]:

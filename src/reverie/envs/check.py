@@ -211,10 +211,10 @@ def _open_device_env(config: EnvConfig, env: EnvLike | None) -> DeviceVectorEnv 
     is_named = config.id.startswith(JAX_SUITES) and env is None
     if not is_named and (config.vectorization != "native" or (env is None and ":" not in config.id)):
         return None
-    made = make_vector_env(config.merge({"num": NUM}), seed=SEED, factory=env, new=False)
-    if isinstance(made, DeviceVectorEnv):
-        return made
-    made.close()
+    vector = make_vector_env(config.merge({"num": NUM}), seed=SEED, factory=env, new=False)
+    if isinstance(vector, DeviceVectorEnv):
+        return vector
+    vector.close()
     return None
 
 

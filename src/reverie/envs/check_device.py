@@ -25,8 +25,8 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
     try:
         rows, state, step = _play(env, env.reset(SEED), TURNS)
         _check_rows(rows)
-        again, *_ = _play(env, env.reset(SEED), TURNS)
-        if difference := _difference(rows, again):
+        repeated, *_ = _play(env, env.reset(SEED), TURNS)
+        if difference := _difference(rows, repeated):
             findings.add("seed", error=difference)
         elif state is None:
             findings.add("unsaved", error="")
