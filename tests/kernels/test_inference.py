@@ -37,6 +37,8 @@ from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.relu_mlp import noisy_parameters
+from reverie.nn.reward_scaling import ReturnStd, RewardScale
+from reverie.run.collect import watch_and_act
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 
@@ -217,8 +219,10 @@ class Counting(Gaussian):
         return torch.full_like(process, vars(self)["asked"] / 10)
 
 
-def preprocessed() -> Any:
-    preprocess = Preprocessor(SPEC, normalize_obs=Running(), frame_stack=2, frame_stack_keys="vector")
+def preprocessed(reward_scale: RewardScale | None = None) -> Any:
+    preprocess = Preprocessor(
+        SPEC, normalize_obs=Running(), frame_stack=2, frame_stack_keys="vector", reward_scale=reward_scale, discount=0.9
+    )
     preprocess.fit(Batch.from_columns(
         {f"obs/{key}": x.unsqueeze(0) for key, x in seen(9).items() if key in SPEC}
         | {"reward": torch.zeros(1, 9), "action": torch.zeros(1, 9, 3)}
@@ -270,6 +274,43 @@ def test_a_policy_is_one_recording(name: str) -> None:
     step = Step(obs=seen(2), reward=torch.zeros(2), is_first=none, is_last=none, is_terminal=none)
     policy.act(step, policy.initial(2), "explore")
     captures = inference._captures_of(policy)
+    assert captures is not None
+    assert [capture is not None for capture in captures.by_key.values()] == [True]
+
+
+def test_statistics_are_updated_on_the_tape_as_without_it() -> None:
+    """Also after those of more streams are loaded, which take other memory."""
+
+    def numbers() -> list[Tensor]:
+        torch.manual_seed(4)
+        policy = preprocessed(ReturnStd())
+        statistics, state, every = policy.preprocess, policy.initial(2), []
+        statistics.normalizer.is_checked = True
+        saved = copy.deepcopy(statistics.state_dict()) | {"rewards.returns": torch.ones(1000, dtype=torch.float64)}
+        for t in range(8):
+            if t == 5:
+                statistics.load_state_dict(saved)
+            last = torch.tensor([False, t == 2])
+            step = Step(
+                obs=seen(2), reward=torch.randn(2), is_first=torch.tensor([t == 0, t == 3]), is_last=last,
+                is_terminal=last,
+            )  # fmt: skip
+            action, state = watch_and_act(statistics, policy, step, state, "explore")
+            every += [action, *tensors_in(state), *(x.clone() for x in statistics.buffers())]
+        return every
+
+    mine = numbers()
+    with use_only_kernels(*(kernel for _, kernel in KERNELS if kernel.run is not inference.watch_and_act_captured)):
+        torch.testing.assert_close(mine, numbers(), rtol=0, atol=0)
+
+
+def test_statistics_and_a_policy_are_one_recording() -> None:
+    policy, none = preprocessed(ReturnStd()), torch.zeros(2, dtype=torch.bool)
+    step = Step(obs=seen(2), reward=torch.ones(2), is_first=none, is_last=none, is_terminal=none)
+    policy.preprocess.normalizer.is_checked = True
+    for _ in range(3):
+        watch_and_act(policy.preprocess, policy, step, policy.initial(2), "explore")
+    captures = inference._captures_of(policy, policy.preprocess)
     assert captures is not None
     assert [capture is not None for capture in captures.by_key.values()] == [True]
 

@@ -106,7 +106,7 @@ def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
     assert one.pop_episodes() == []
     one.collect()
     assert one.pop_episodes() == [EpisodeStats(6.0, 3)]
-    assert one.counter.length.tolist() == [0, 3]
+    assert one.counter.totals[1].tolist() == [0, 3]
 
 
 def test_a_run_that_goes_on_counts_no_episode_twice(fakes):

@@ -34,7 +34,7 @@ from reverie.nn.exploration import (
 from reverie.nn.functional import is_traced
 from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.on_policy_networks import PolicyActor
-from reverie.nn.preprocess import PreprocessedPolicy
+from reverie.nn.preprocess import PreprocessedPolicy, Preprocessor
 from reverie.nn.relu_mlp import NoisyMLP, ReluMLP
 
 MAX_KEYS = 8
@@ -132,20 +132,21 @@ STATELESS = (NoisyPolicy, SampledPolicy, GreedyPolicy)
 """Policies whose calls depend on their networks and inputs alone."""
 REPEATABLE = (Gaussian, OrnsteinUhlenbeck, EpsilonGreedy, type(None))
 """Exploration that draws from PyTorch's generator alone; that of a user may do anything."""
-_policies: weakref.WeakKeyDictionary[Any, dict[bool, Captures]] = weakref.WeakKeyDictionary()
-"""The captures of each policy, alone and behind its preprocessor; its copies have their own."""
+_policies: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Captures]] = weakref.WeakKeyDictionary()
+"""The captures of each policy, alone, behind its preprocessor and after statistics; its copies have their own."""
 
 
-def _captures_of(policy: Any) -> Captures | None:
-    """Return the captures of ``policy``; None if its calls cannot be captured."""
+def _captures_of(policy: Any, statistics: Preprocessor | None = None) -> Captures | None:
+    """Return the captures of ``policy``, after an update of ``statistics``; None if its calls cannot be captured."""
     preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
     inner = policy if preprocess is None else policy.inner
     if type(inner) not in STATELESS:
         return None
     captures = _policies.setdefault(inner, {})
-    if (is_behind := preprocess is not None) not in captures:
-        captures[is_behind] = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
-    return captures[is_behind]
+    if (kind := (preprocess is not None, statistics is not None)) not in captures:
+        captures[kind] = new = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
+        new.numbers += [] if statistics is None else list(statistics.buffers())
+    return captures[kind]
 
 
 def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
@@ -157,27 +158,49 @@ def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
     return Captures(numbers, is_repeatable and all(network.supported for network in networks))
 
 
-def supports_act(policy: Any, step: Step, state: Any, mode: Mode) -> bool:
+def supports_act(
+    policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
+) -> bool:  # fmt: skip
     """Return whether :func:`act_captured` can be used: masks may draw again where an action is illegal."""
     if is_traced(step.is_first) or MASK_KEY in step.obs:
         return False
-    captures = _captures_of(policy)
+    captures = _captures_of(policy, statistics)
     used = step.obs.values() if captures is None else (*captures.numbers[:1], *step.obs.values())
     return captures is not None and captures.supported and all(x.is_cpu for x in used)
 
 
-def act_captured(policy: Any, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
-    """Compute ``Policy.act``, bit-identical, in tensors that the caller may change."""
-    captures = _captures_of(policy)
+def supports_watch_and_act(statistics: Any, policy: Any, step: Step, state: Any, mode: Mode) -> bool:
+    """Return whether :func:`watch_and_act_captured` can be used."""
+    is_repeatable = isinstance(statistics, Preprocessor) and statistics.repeats_updates(step)
+    return is_repeatable and supports_act(policy, step, state, mode, statistics)
+
+
+def watch_and_act_captured(
+    statistics: Any, policy: Any, step: Step, state: Any, mode: Mode
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """Compute ``run/collect.py: watch_and_act``, bit-identical."""
+    return act_captured(policy, step, state, mode, statistics)
+
+
+_STEP_FIELDS = tuple(field.name for field in fields(Step))
+
+
+def act_captured(
+    policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """Compute ``Policy.act``, bit-identical, in tensors that the caller may change; first update ``statistics``."""
+    captures = _captures_of(policy, statistics)
     assert captures is not None
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
     act: Any = type(policy).act.definition
-    names = [f.name for f in fields(Step)]
 
     def function(inputs: Any) -> Any:
         rows, state = inputs
-        return act(policy, Step(**dict(zip(names, rows, strict=True))), state, mode)
+        step = Step(**dict(zip(_STEP_FIELDS, rows, strict=True)))
+        if statistics is not None:
+            statistics.update_statistics(step)
+        return act(policy, step, state, mode)
 
     answer: tuple[Tensor, Any] = captures.call((mode, *step.obs), tensors, function, (rows, state))
     return answer

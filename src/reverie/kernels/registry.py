@@ -53,6 +53,7 @@ from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
 from reverie.objectives import estimators, latents, policy, quantile, returns, td
 from reverie.replay import prioritized, windows
+from reverie.run import collect
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
@@ -124,6 +125,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (exploration.NoisyPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.SampledPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.GreedyPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
+    (collect.watch_and_act, Kernel(inference.supports_watch_and_act, inference.watch_and_act_captured)),
     (preprocess.PreprocessedPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
     (exploration.CapturableFunction.beside, Kernel(policy_graphs.supports_act, policy_graphs.act_captured)),

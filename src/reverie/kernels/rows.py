@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_column_shape
 from reverie.kernels.compiler import load_kernels
+from reverie.kernels.ctypes_call import compiled_library, is_cpu_float32
 from reverie.nn.normalization import CHUNK_ROWS, CONSTANT_ATOL, CONSTANT_RTOL
 
 PARALLEL = 2**20
@@ -137,12 +138,12 @@ def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, fact
     """Return whether there are few enough rows, and all is dense on the CPU."""
     width, count = factor.numel(), x.shape[0]
     dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
-    return dense and count <= CHUNK_ROWS and _dense(x, count * width) and load_kernels() is not None
+    return dense and count <= CHUNK_ROWS and _dense(x, count * width) and is_cpu_float32(x)
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Compute ``nn/normalization.py: add_and_standardize``: in PyTorch as slow as a step of HalfCheetah."""
-    library: Any = load_kernels()
+    library: Any = compiled_library()
     library.add_rows(moments.data_ptr(), x.data_ptr(), x.shape[0], moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
         shift.data_ptr(),
                       factor.data_ptr())  # fmt: skip
@@ -154,14 +155,14 @@ def supports_add_returns(
     """Return whether all is dense on the CPU."""
     count, double = returns.shape[0], torch.float64
     dense = _dense(returns, count, double) and _dense(reward, count) and _dense(is_first, count, torch.bool)
-    return dense and _dense(moments, 3, double) and _dense(factor, 1) and load_kernels() is not None
+    return dense and _dense(moments, 3, double) and _dense(factor, 1) and is_cpu_float32(reward)
 
 
 def add_returns_cpu(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """See ``nn.rewards``."""
-    library: Any = load_kernels()
+    library: Any = compiled_library()
     library.add_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), returns.shape[0], discount,
                          moments.data_ptr(), CONSTANT_ATOL, factor.data_ptr())  # fmt: skip
 

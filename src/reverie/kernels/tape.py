@@ -31,7 +31,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import capture_state
 from reverie.kernels.tape_ops import Plain, plain_calls
-from reverie.nn.functional import without_grad
 
 MAX_INT_ARGS, MAX_FLOAT_ARGS = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
@@ -98,9 +97,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
         self.calls = list(_join_calls(self.calls))
 
-    @without_grad
     def replay(self) -> None:
-        """Make all recorded calls again."""
+        """Make all recorded calls again. None of their tensors requires a gradient."""
         for call in self.calls:
             call.function(*call.inputs)
 
@@ -228,7 +226,7 @@ def _is_packable(call: Call | CompiledCall) -> bool:
     """Return whether ``replay.c`` can make this call: a compiled function with few enough inputs, on a known system."""
     if not isinstance(call, CompiledCall) or not _library().replay_known():
         return False
-    real = (call.function.argtypes or ()).count(ctypes.c_float)
+    real = sum(kind in (ctypes.c_float, ctypes.c_double) for kind in call.function.argtypes or ())
     return bool(real <= MAX_FLOAT_ARGS and len(call.inputs) - real <= MAX_INT_ARGS)
 
 
@@ -239,6 +237,8 @@ def _pack_call(call: Call | CompiledCall) -> _Call:
     for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
         if kind is ctypes.c_float:
             real.append(struct.unpack("<d", struct.pack("<fxxxx", x))[0])
+        elif kind is ctypes.c_double:
+            real.append(x)
         elif isinstance(x, Integral):  # also NumPy's
             integers.append(int(x))
         else:

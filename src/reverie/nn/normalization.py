@@ -240,7 +240,8 @@ class ObsNormalizer(nn.Module):
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)
-        self._is_checked = False  # whether rows need no longer be counted, which takes as long as adding them
+        self.is_checked: bool = False
+        """Whether rows need no longer be counted, which takes as long as adding them."""
         self.each: list[tuple[str, Standardizer]] = [(key, Standardizer(part.shape)) for key, part in vectors.items()]
         self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self.each])
 
@@ -258,7 +259,7 @@ class ObsNormalizer(nn.Module):
     def add(self, obs: Mapping[str, Tensor]) -> None:
         """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
         is_on_gpu = not next(iter(obs.values())).is_cpu  # where counting would wait for the device
-        if self._is_checked or (is_on_gpu and self.cfg.limit is None):
+        if self.is_checked or (is_on_gpu and self.cfg.limit is None):
             for key, part in self.each:
                 part.add(obs[key])
             return
@@ -271,7 +272,7 @@ class ObsNormalizer(nn.Module):
             part.add(obs[key])
         if before < (limit or CONSTANT_CHECK_ROWS) <= self.count:
             self._warn()
-        self._is_checked = limit is None and before >= CONSTANT_CHECK_ROWS
+        self.is_checked = limit is None and before >= CONSTANT_CHECK_ROWS
 
     @property
     def count(self) -> int:

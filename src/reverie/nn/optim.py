@@ -42,7 +42,11 @@ def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int
     """Set the tensor of each ramp to its value at this env step, in place, because captured updates keep reading it."""
     values: dict[int, float] = {}  # ramps that several optimizers share are read once
     for ramp, value in ramps:
-        value.fill_(values.get(id(ramp)) or values.setdefault(id(ramp), ramp.value_at(step)))
+        new = values.get(id(ramp)) or values.setdefault(id(ramp), ramp.value_at(step))
+        if value.is_cpu:
+            value.numpy()[...] = new  # 3 us less
+        else:
+            value.fill_(new)
 
 
 def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reverie.core.collectives import is_distributed
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
@@ -161,6 +162,7 @@ class Preprocessor(nn.Module):
         self.spec: ObsSpec = {**stacked, **{f"{GOAL}{key}": stacked[key] for key in self.goals}}
         self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)
         """Whether it changes anything."""
+        self._settled: tuple[ReturnScaler | None, ReturnBounds | None] | None = None  # what still watches rewards
         self.follows_rewards: bool = True
         """Whether collected rewards are scaled and bound values: not where goals, and so rewards, are relabeled."""
 
@@ -228,6 +230,15 @@ class Preprocessor(nn.Module):
             self.scaler.add(step.reward, step.is_first)
         if self.range is not None and self.follows_rewards:
             self.range.add(self.scale_rewards(step.reward, step.is_first), step.is_first)
+
+    def repeats_updates(self, step: Step) -> bool:
+        """Return whether ``update_statistics`` makes the same calls with these rows and all that follow."""
+        if self._settled is None:  # later calls find the same, and looking it up takes 5 us
+            if (self.normalizer is not None and not self.normalizer.is_checked) or is_distributed():
+                return False
+            self._settled = (self.scaler, self.range) if self.follows_rewards else (None, None)
+        scaler, bounds = self._settled
+        return bounds is None and (scaler is None or scaler.repeats_updates(step.reward))
 
     def fit(self, rows: Batch) -> None:
         """Compute the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.

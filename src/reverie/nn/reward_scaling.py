@@ -194,7 +194,7 @@ class ReturnScaler(HostBuffers):
     def add(self, reward: Tensor, is_first: Tensor) -> None:
         """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
-            self.returns = self.returns.new_zeros(reward.shape)
+            self.returns.resize_(reward.shape).zero_()  # in place, as recorded calls look at its address
         if self.returns.device != reward.device:
             self.returns = self.returns.to(reward.device)
             self.moments.moments = self.moments.moments.to(reward.device)
@@ -204,13 +204,17 @@ class ReturnScaler(HostBuffers):
         _update_returns(self.returns, reward, is_first, self.discount)
         self._count(self.returns.numpy()[~is_first.numpy(force=True)])
 
+    def repeats_updates(self, reward: Tensor) -> bool:
+        """Return whether ``add`` makes the same calls with each row of these N streams."""
+        return self.max_return is None and self.returns.shape == reward.shape
+
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
         """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
         earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
         returns = running_returns(earned, first, self.discount)
         self.moments.moments.zero_()
         self.largest.zero_()
-        self.returns = self.returns.new_zeros(0)
+        self.returns.resize_(0)
         self._count(returns[~first])
 
     def _count(self, returns: np.ndarray) -> None:
@@ -230,5 +234,5 @@ class ReturnScaler(HostBuffers):
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
         """Accept a state saved with another number of environments."""
         saved = state_dict.get(f"{prefix}returns", self.returns)
-        self.returns = self.returns.new_zeros(saved.shape)
+        self.returns.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)

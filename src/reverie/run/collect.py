@@ -16,6 +16,7 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.imports import is_trusting
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.logger import logger
 from reverie.core.protocols import (
     DeviceEnv,
@@ -30,7 +31,7 @@ from reverie.core.protocols import (
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
-from reverie.core.types import State, Step, count_set
+from reverie.core.types import Mode, State, Step, count_set
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
@@ -63,8 +64,9 @@ class EpisodeCounter:
     """Sums the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
-        self.score: np.ndarray = np.zeros(num_envs)
-        self.length: np.ndarray = np.zeros(num_envs, np.int64)
+        self.totals: np.ndarray = np.zeros((2, num_envs))
+        """Scores and lengths of the running episodes, ``[2, N]`` float64."""
+        self._gains: np.ndarray = np.ones((2, num_envs))  # of the newest rows
 
     def add(
         self, step: Step, rewards: np.ndarray, logged: Mapping[int, Mapping[str, float]]
@@ -74,11 +76,10 @@ class EpisodeCounter:
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
         ``rewards``, ``logged``: ``exact_rewards`` and ``episode_info`` of the rows.
         """
-        self.score += rewards
-        self.length += 1
+        self._gains[0] = rewards
+        self.totals += self._gains
         if count_set(step.is_first):
-            is_first = step.is_first.numpy(force=True)
-            self.score[is_first] = self.length[is_first] = 0
+            self.totals[:, step.is_first.numpy(force=True)] = 0.0
         return self.stats(step.is_last.numpy(force=True), logged) if count_set(step.is_last) else []
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
@@ -89,8 +90,8 @@ class EpisodeCounter:
         self, chosen: np.ndarray, logged: Mapping[int, Mapping[str, float]], steps: int = 1
     ) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes ``chosen`` ``[N]`` that have at least this many ``steps``."""
-        numbers = np.flatnonzero(chosen & (self.length >= steps))
-        columns = (x.tolist() for x in (numbers, self.score[numbers], self.length[numbers]))
+        numbers = np.flatnonzero(chosen & (self.totals[1] >= steps))
+        columns = (x.tolist() for x in (numbers, *self.totals[:, numbers]))
         return [(i, EpisodeStats(score, length, logged.get(i, {}))) for i, score, length in zip(*columns, strict=True)]
 
 
@@ -244,13 +245,12 @@ class EnvCollector:
 
     def _choose_action(self, step: Step) -> Tensor:
         """Run the policy on the current rows; return the action ``[N, A]`` to store and to send."""
-        if self.running_statistics is not None and not self._watched:
-            self.running_statistics.update_statistics(step)
-            self._watched = True
         random = self.env_steps < self.random_steps
         if self.schedule_position is not None and isinstance(self.policy, ScheduledPolicy):
             self.state = self.policy.advance_schedule(self.state, self.schedule_position())
-        action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
+        statistics, self._watched = None if self._watched else self.running_statistics, True
+        mode: Mode = "random" if random else "explore"  # it acts then too, for its extras
+        action, self.state = watch_and_act(statistics, self.policy, step, self.state, mode)
         if random:
             spec, legal = self.env.action_spec, step.obs.get(MASK_KEY)
             action = to_executed_action(
@@ -308,7 +308,7 @@ class EnvCollector:
             "rewards": self._rewards,
             "watched": self._watched,
             "counted": self._counted,
-            "episodes": {"score": self.counter.score.copy(), "length": self.counter.length.copy()},
+            "episodes": self.counter.totals.copy(),
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
             "state": flatten_named(self.state),
@@ -387,7 +387,7 @@ class EnvCollector:
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
         step = unflatten_named(self.step, state["step"])
-        self.counter.score, self.counter.length = (np.array(state["episodes"][name]) for name in ("score", "length"))
+        self.counter.totals = np.array(state["episodes"])
         self._step = env.restore(snapshots, step)
         over = (self._step.is_last & ~step.is_last).numpy()
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
@@ -520,6 +520,16 @@ class DeviceCollector(EnvCollector):
 
     def load_files(self, folder: Path) -> None:
         """Read nothing."""
+
+
+@accelerated
+def watch_and_act(
+    statistics: RunningStatistics | None, policy: Policy[Any], step: Step, state: Any, mode: Mode
+) -> tuple[Tensor, Any]:
+    """Update the ``statistics`` with the rows ``step``, then act on them; return the actions and the next state."""
+    if statistics is not None:
+        statistics.update_statistics(step)
+    return policy.act(step, state, mode)
 
 
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:

@@ -11,7 +11,7 @@ enum { WHOLE = 16, REAL = 8 };
 typedef struct {
     void *function;
     int64_t whole[WHOLE];
-    double real[REAL]; /* the first four bytes of each hold a float */
+    double real[REAL]; /* a double, or a float in the first four bytes */
 } Recorded;
 
 #if (defined(__x86_64__) || defined(__aarch64__)) && defined(__linux__)
