@@ -6,7 +6,7 @@ import gc
 import random
 import warnings
 import weakref
-from dataclasses import replace
+from dataclasses import fields, replace
 from unittest import mock
 
 import numpy as np
@@ -17,7 +17,7 @@ from tapes import Tapes
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
 from reverie.core.seeding import seed_everything
-from reverie.core.types import Batch, Update
+from reverie.core.types import Batch, SharedBatch, Update
 from reverie.kernels import capture
 from reverie.kernels.capture import MAX_KEYS, WARM_UPS, CapturedTrainStep
 
@@ -144,6 +144,23 @@ def test_what_an_update_returns_is_not_written_to_by_later_ones():
         assert float(result.metrics["seen"]) == 8 * sum(range(i + 1))
         assert result.priority.tolist() == [4 * i] * 2
         assert torch.equal(result.extras["twice"], torch.full((2, 4), 2.0 * i))
+
+
+def test_a_batch_that_its_source_shares_is_learned_from_where_it_is():
+    """Without copies; another batch of its kind can come at any time."""
+    _, tapes, update = mean()
+    shared = SharedBatch(**{field.name: getattr(rows(4), field.name) for field in fields(Batch)})
+    for i in range(WARM_UPS + 4):
+        shared.reward.fill_(i)
+        shared.obs["x"].fill_(i)
+        result = update(rows(4, i) if i == WARM_UPS + 2 else shared)
+        assert float(result.metrics["mean"]) == i
+        assert torch.equal(result.extras["twice"], torch.full((2, 4), 2.0 * i))
+    assert tapes.calls.count("capture") == 1
+    assert next(iter(update.steps.values())).batch is shared
+    with mock.patch.object(torch, "get_num_threads", lambda: 99):
+        update(shared)
+    assert [key[0] for key in update.steps] == [torch.get_num_threads(), 99]
 
 
 def test_every_kind_of_batch_is_captured_once():

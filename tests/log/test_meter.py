@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reverie.core.types import MetricVector
 from reverie.log import meter as module
 from reverie.log.meter import DeviceMeter
 
@@ -13,7 +14,7 @@ from reverie.log.meter import DeviceMeter
 def where(request, monkeypatch):
     """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
     if request.param == "on a device":
-        monkeypatch.setattr(module, "is_readable_scalar", lambda value: False)
+        monkeypatch.setattr(module, "read_scalars", lambda metrics: None)
         monkeypatch.setattr(module, "FOLD", 2)
 
 
@@ -34,12 +35,13 @@ def test_values_may_be_overwritten_after_they_were_added():
     assert meter.flush() == {"x": 3.0}
 
 
-def test_elements_of_one_vector_are_not_copied_unless_they_are_only_some_of_it():
-    meter, vector = DeviceMeter(), torch.tensor([1.0, 2.0, 3.0])
-    a, b, c = vector.unbind()
-    assert meter._stack([a, b, c]) is vector
-    for some in ([a, b], [b, a, c], [a, b, c.clone()], [a]):
-        assert meter._stack(some).tolist() == [float(x) for x in some]
+def test_the_elements_of_a_vector_are_metrics():
+    meter, metrics = DeviceMeter(), MetricVector(("x", "y"), torch.tensor([1.0, 2.0]))
+    assert metrics == {"x": 1.0, "y": 2.0}
+    assert "z" not in metrics
+    meter.add(metrics)
+    meter.add({"y": torch.tensor(4.0)})
+    assert meter.flush() == {"x": 1.0, "y": 3.0}
 
 
 def test_sums_of_many_values_lose_no_digits():

@@ -49,6 +49,7 @@ def lived(draw):
 @given(life=lived(), data=st.data())
 def test_replay_agrees_with_a_list_of_rows(life, data):
     remembered = []
+    life.replay.shares_batch = life.replay.supports_sharing and data.draw(st.booleans())
     for _ in range(data.draw(st.integers(5, 40))):
         chance = st.integers(0, 5).map(lambda x: x == 0)
         life.add(data.draw(st.lists(chance, min_size=life.streams, max_size=life.streams)))
@@ -59,7 +60,9 @@ def test_replay_agrees_with_a_list_of_rows(life, data):
         if valid and data.draw(st.booleans()):
             batch = life.replay.sample()
             life.check(batch)
-            remembered.append(batch.index)
+            assert (life.replay.sample() is batch) == life.replay.shares_batch
+            life.check(batch)
+            remembered.append(batch.index.clone())
         if remembered and data.draw(st.booleans()):
             index = data.draw(st.sampled_from(remembered))  # perhaps of rows long evicted
             life.feedback(index, data.draw(st.integers(1, life.window.rows)), data.draw(st.integers(0, 255)))

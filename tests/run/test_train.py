@@ -14,6 +14,7 @@ import torch
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
+from reverie.core.types import MetricVector
 from reverie.run.collect import EnvCollector, EpisodeStats
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
@@ -220,14 +221,15 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
     assert run.sink.entries[-1][0] == 9
 
 
-@pytest.mark.parametrize("look", ["_read", "_watch"])
-def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(look, monkeypatch):
+@pytest.mark.parametrize("form", [MetricVector, lambda names, vector: dict(zip(names, vector.unbind(), strict=True))])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(is_read, form, monkeypatch):
     monkeypatch.setattr("reverie.run.metrics_log.FOLD", 2)
+    if not is_read:
+        monkeypatch.setattr("reverie.run.metrics_log.read_scalars", lambda metrics: None)
     guard = FiniteCheck()
-    guard._read = getattr(guard, look)
     for update, value in enumerate((1.0, math.nan, 2.0, math.inf), 1):
-        together = dict(zip(("x", "loss/a", "loss/b"), torch.tensor([math.nan, 1.0, value]).unbind(), strict=True))
-        guard.add(together, update)
+        guard.add(form(("x", "loss/a", "loss/b"), torch.tensor([math.nan, 1.0, value])), update)
     assert guard.bad_loss() == "loss/b became nan at update 2"
 
 

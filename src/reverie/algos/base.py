@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
-from reverie.core.types import Batch, Metrics, PolicyOutput, State, Update, Window
+from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
 from reverie.nn.optim import advance_schedules, lr_schedules
 
 TrainStep = Callable[[Batch], Update]
@@ -68,6 +68,7 @@ class Algorithm(nn.Module):
         self._is_checked = False  # whether all parameters are known to be trained
         self._two_mode_modules: tuple[nn.Module, ...] | None = None  # None: not looked for yet
         self._ramps: list[tuple[PiecewiseLinear, Tensor]] = []
+        self._newest_batch: Batch | None = None  # one that is shared, and so has the shapes that were checked
         self.position: Callable[[], int] = int
         """Returns the env steps of the run so far, which scheduled settings depend on; 0 outside a run."""
 
@@ -100,7 +101,9 @@ class Algorithm(nn.Module):
             ConfigError: after the first update, a parameter is in no optimizer.
             DataError: flags of the batch are not bool, or its shapes do not match.
         """
-        batch.check(getattr(self, "window", None))
+        if batch is not self._newest_batch:
+            batch.check(getattr(self, "window", None))
+            self._newest_batch = batch if type(batch) is SharedBatch else None
         if self._two_mode_modules is None:
             self.enter_eval_mode()
         if self._ramps:
@@ -246,7 +249,7 @@ def run_step(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     return step(learner.prepare_batch(batch.to(learner.device)))
 
 
-def _mean_metrics(metrics: Metrics) -> Metrics:
+def _mean_metrics(metrics: Mapping[str, Tensor]) -> Metrics:
     """Return the mean of each metric over all learners."""
     means = mean_across_ranks(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
     return dict(zip(metrics, means.unbind(), strict=True))

@@ -57,7 +57,7 @@ class GoalConditioned(ModelFree):
     def minimize_sum(self, losses: Losses) -> Metrics:
         """Take a step of the optimizer ``all`` on the sum of all terms, as the authors do, and return the metrics."""
         self.optims["all"].step(losses.total())
-        return losses.update().metrics
+        return dict(losses.update().metrics)
 
 
 # ---------------------------------------------------------------------- settings

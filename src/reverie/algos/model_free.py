@@ -137,7 +137,7 @@ class ModelFree(Algorithm):
         gradients = {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
         for name, gradient in gradients.items():
             optims[name].apply(gradient)
-        return losses.update().metrics
+        return dict(losses.update().metrics)
 
     @torch.no_grad()
     def heldout_losses(self, batch: Batch) -> Metrics:

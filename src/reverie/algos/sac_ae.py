@@ -121,20 +121,20 @@ class SACAE(SAC):
         if not o.images:
             return super().learn(batch, updates_actor=updates_actor)
         update = super().learn(batch, updates_actor=False)
+        metrics = {**update.metrics}
         obs = obs_before(batch.obs)
         encoded = cast(ObsConcat, o.critic.inputs).encode(obs)
         if updates_actor:  # after the targets, which do not depend on it
             # The gradient of the actor's loss stops at the features.
             detached = SplitObs(encoded | {FEATURES: encoded[FEATURES].detach()}, {})
-            update.metrics.update(self.minimize(o.actor_loss(replace(batch, obs=detached))))
+            metrics |= self.minimize(o.actor_loss(replace(batch, obs=detached)))
         loss = o.reconstruction_loss({key: x.flatten(0, 1) for key, x in (obs | encoded).items()})
         optims = [self.optims[name] for name in ("encoder", "decoder")]
         parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
         gradients = torch.autograd.grad(loss, [p for part in parts for p in part])
         for optim, start, part in zip(optims, (0, len(parts[0])), parts, strict=True):
             optim.apply(list(gradients[start : start + len(part)]))
-        update.metrics["loss/reconstruction"] = loss.detach()
-        return update
+        return replace(update, metrics=metrics | {"loss/reconstruction": loss.detach()})
 
 
 # ---------------------------------------------------------------------- settings

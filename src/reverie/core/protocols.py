@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, State, Step, Update, Window
+from reverie.core.types import Batch, Mode, PolicyOutput, State, Step, Update, Window
 
 S = TypeVar("S")
 
@@ -260,7 +260,7 @@ class RolloutSink(RowSink, Protocol):
 class MeterLike(Protocol):
     """Averages metrics on the device."""
 
-    def add(self, metrics: Metrics) -> None:
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the metrics of one update."""
 
     def flush(self) -> dict[str, float]:

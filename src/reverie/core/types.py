@@ -24,7 +24,7 @@ A letter with another meaning is explained in the docstring that uses it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -45,15 +45,34 @@ Mode = Literal["explore", "eval", "random"]
 when the caller chooses its own action: only the state and its extras matter."""
 
 
-def vector_of(scalars: Sequence[Tensor]) -> Tensor | None:
-    """Return the vector whose elements are ``scalars``, in order; None if there is none. Nothing is copied."""
-    vector = scalars[0]._base if scalars else None
-    if vector is None or vector.shape != (len(scalars),) or vector.requires_grad:
+class MetricVector(Mapping[str, Tensor]):
+    """Named scalars that are the elements of one ``vector``; making a tensor of each takes 1 us."""
+
+    def __init__(self, names: tuple[str, ...], vector: Tensor) -> None:
+        """``vector``: ``[M]``, for M ``names``."""
+        self.names, self.vector = names, vector
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.vector[self.names.index(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_scalars(metrics: Mapping[str, Tensor | float]) -> list[float] | None:
+    """Return the values of ``metrics``; None if reading one would wait for a device, or one is no scalar."""
+    if isinstance(metrics, MetricVector):
+        numbers: list[float] | None = metrics.vector.tolist() if metrics.vector.is_cpu else None
+        return numbers
+    values = [*metrics.values()]
+    if any(isinstance(value, Tensor) and (value.ndim > 0 or not value.is_cpu) for value in values):
         return None
-    begin = vector.storage_offset()
-    if all(x._base is vector and x.storage_offset() == begin + i for i, x in enumerate(scalars)):
-        return vector
-    return None
+    return [value.item() if isinstance(value, Tensor) else value for value in values]
 
 
 State = Mapping[str, Any]
@@ -262,10 +281,16 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
 class Update:
     """The result of one gradient step."""
 
-    metrics: Metrics  # by their logged names: docs/metrics.md
+    metrics: Mapping[str, Tensor]  # by their logged names: docs/metrics.md
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
     rollout_done: Tensor | None = None  # [] bool, on-policy: the rollout is used up
+
+
+class SharedBatch(Batch):
+    """A batch that its source returns each time, with other values: it is valid until the next call."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,7 +213,7 @@ class SlotVectorEnv:
         """Return the requested rows. Failed environments are restarted once all have answered."""
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
-        last, terminal, truncated = ([False] * self.num_envs for _ in range(3))
+        last, terminal, truncated = [False] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs
         reward = [0.0] * self.num_envs
         failures: dict[int, EnvFailure] = {}
         for number, slot in enumerate(self._slots):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ class InputBuffers:
         self._alone: list[int] = [i for i in range(len(self.to)) if i not in grouped]
         self._library = load_kernels() if _side_by_side(self.to) else None
         self._addresses, self._bytes = data_pointers(*self.to), _bytes(self.to)
+        self._pack = struct.Struct(f"{len(self.to)}P").pack
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """Copy ``batch_tensors``; in one compiled call if all are contiguous on the CPU."""
@@ -55,7 +57,7 @@ class InputBuffers:
             for i in alone:
                 self.to[i].copy_(tensors[i], non_blocking=True)
         else:
-            self._library.move(self._addresses, data_pointers(*tensors), self._bytes, len(self.to))
+            self._library.move(self._addresses, self._pack(*[x.data_ptr() for x in tensors]), self._bytes, len(self.to))
 
     def _lie_alike(self, tensors: Sequence[Tensor], nbytes: int) -> bool:
         """Return whether ``tensors`` lie in a block of ``nbytes`` of host memory as ``to`` lie in theirs."""

@@ -11,7 +11,7 @@ import operator
 import random
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
-from reverie.core.types import Batch, Update, vector_of
+from reverie.core.types import Batch, MetricVector, SharedBatch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers, allocate_like
 from reverie.kernels.tape import Tape
 
@@ -126,17 +126,21 @@ class CapturedStep:
         self.step = step
         self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder
-        tensors, block = allocate_like(list(batch_tensors(batch).values()), device)
-        self.batch: Batch = _replace_tensors(batch, tensors)
+        tensors, block = [*batch_tensors(batch).values()], None
+        self.batch: Batch = batch
+        if not (type(batch) is SharedBatch and device.type == "cpu"):
+            tensors, block = allocate_like(tensors, device)
+            self.batch = _replace_tensors(batch, tensors)
         self.input_buffers: InputBuffers = InputBuffers(tensors, block)
         self.runs: int = 0
         self.obstacle: str = ""
         self.replay: Callable[[], object] | None = None
         self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Update:
-        """Run one update on the tensors of a batch, by name. The caller owns the result."""
-        self.input_buffers(list(inputs.values()))
+    def __call__(self, batch: Batch) -> Update:
+        """Run one update. The caller owns the result."""
+        if batch is not self.batch:
+            self.input_buffers([*batch_tensors(batch).values()])
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
             # A separate batch: later updates must not overwrite what a learner keeps of it.
@@ -242,19 +246,30 @@ class CapturedTrainStep:
         self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
         self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
+        self.newest: tuple[CapturedStep | None, int] = None, 0  # the latest, and its number of threads
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
-        inputs = batch_tensors(batch)
-        key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in inputs.items()))
-        if key not in self.steps and len(self.steps) == MAX_KEYS:
+        step, threads = self.newest
+        if step is None or batch is not step.batch or threads != torch.get_num_threads():
+            step = self._step_for(batch)
+        if step is None:
             return self.step(batch.to(self.device))
-        if key not in self.steps:
-            self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
-        update = self.steps[key](inputs)
-        if self.steps[key].replay is not None:
+        update = step(batch)
+        if step.replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
+
+    def _step_for(self, batch: Batch) -> CapturedStep | None:
+        """Return the step for batches of this kind, or None if there are enough others."""
+        threads = torch.get_num_threads()
+        key: Key = (threads, *((name, x.shape, x.dtype) for name, x in batch_tensors(batch).items()))
+        if key not in self.steps and len(self.steps) == MAX_KEYS:
+            return None
+        if key not in self.steps:
+            self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
+        self.newest = self.steps[key], threads
+        return self.steps[key]
 
 
 _captured: weakref.WeakKeyDictionary[Algorithm, dict[str, CapturedTrainStep]] = weakref.WeakKeyDictionary()
@@ -302,35 +317,23 @@ def _replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
 
 
 def _join_metrics(update: Update) -> Update:
-    """Return ``update`` with metrics that are elements of one vector, unless they are on the CPU."""
-    metrics = [value.reshape(()) for value in update.metrics.values()]
-    if all(x.is_cpu for x in metrics):
-        return update
-    return replace(update, metrics=dict(zip(update.metrics, torch.stack(metrics).unbind(), strict=True)))
+    """Return ``update`` with metrics that are elements of one vector."""
+    values = [value.detach().reshape(()).float() for value in update.metrics.values()]
+    return replace(update, metrics=MetricVector(tuple(update.metrics), torch.stack(values))) if values else update
 
 
 def _make_output_copier(outputs: Update) -> Callable[[], Update]:
-    """Return a function that copies ``outputs`` with all its tensors."""
-    metrics = [value.reshape(()) for value in outputs.metrics.values()]
-    extras = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
+    """Return a function that copies ``outputs``, whose metrics are joined, with all its tensors."""
+    metrics, priority = outputs.metrics, outputs.priority
+    vectors = [metrics.vector] if isinstance(metrics, MetricVector) else []
+    buffers = OutputBuffers([*vectors, *outputs.extras.values(), *([] if priority is None else [priority])])
 
-    def update(values: Sequence[Tensor], copies: Sequence[Tensor]) -> Update:
-        priority = None if outputs.priority is None else copies[-1]
-        named = dict(zip(outputs.metrics, values, strict=True))
-        return Update(metrics=named, priority=priority, extras=dict(zip(outputs.extras, copies, strict=False)))
+    def copy() -> Update:
+        copies = buffers()
+        return Update(
+            metrics=MetricVector(metrics.names, copies[0]) if isinstance(metrics, MetricVector) else {},
+            priority=None if priority is None else copies[-1],
+            extras=dict(zip(outputs.extras, copies[len(vectors) :], strict=False)),
+        )
 
-    vector = vector_of(metrics)
-
-    def by_few_kernels() -> Update:
-        values = vector.clone().unbind() if vector is not None else torch.stack(metrics).unbind() if metrics else ()
-        return update(values, [x.clone() for x in extras])
-
-    if not all(x.is_cpu for x in (*metrics, *extras)):
-        return by_few_kernels
-    output_buffers, count = OutputBuffers([*metrics, *extras]), len(metrics)
-
-    def by_one_call() -> Update:
-        copies = output_buffers()
-        return update(copies[:count], copies[count:])
-
-    return by_one_call
+    return copy

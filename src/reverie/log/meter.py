@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from reverie.core.types import State, vector_of
+from reverie.core.types import MetricVector, State, read_scalars
 
 FOLD = 64
 """Number of updates whose metrics are summed together on a device, as each operation there costs the host time."""
@@ -35,14 +35,13 @@ class DeviceMeter:
         """Add the scalars of one update."""
         if not metrics:
             return
-        names, values = tuple(metrics), list(metrics.values())
-        if all(is_readable_scalar(value) for value in values):
-            numbers = [value.item() if isinstance(value, Tensor) else value for value in values]
+        names, numbers = tuple(metrics), read_scalars(metrics)
+        if numbers is not None:
             totals = self._read.get(names) or [0.0] * len(names)
             self._read[names] = [total + value for total, value in zip(totals, numbers, strict=True)]
         else:
             pending = self._pending.setdefault(names, [])
-            pending.append(self._stack(values))
+            pending.append(metrics.vector if isinstance(metrics, MetricVector) else self._stack([*metrics.values()]))
             if len(pending) == FOLD:
                 self._fold(names)
         self._counts[names] = self._counts.get(names, 0) + 1
@@ -92,13 +91,7 @@ class DeviceMeter:
         """Return the values as one float32 vector on their device, which no later update writes to."""
         tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
         if len(tensors) == len(values) and len({value.device for value in tensors}) == 1:  # five times as fast
-            vector = vector_of(tensors)
-            return (torch.stack(tensors).detach() if vector is None else vector).float()
+            return torch.stack(tensors).detach().float()
         device = next((v.device for v in values if isinstance(v, Tensor)), torch.device("cpu"))
         scalars = (torch.as_tensor(value).detach().reshape(()) for value in values)
         return torch.stack([scalar.to(device, torch.float32, non_blocking=True) for scalar in scalars])
-
-
-def is_readable_scalar(value: Tensor | float) -> bool:
-    """Return whether ``value`` is a scalar that can be read without waiting for a device."""
-    return not isinstance(value, Tensor) or (value.ndim == 0 and value.is_cpu)

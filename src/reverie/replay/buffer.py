@@ -14,7 +14,7 @@ from reverie.core.columns import as_numpy
 from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION_COLUMN
-from reverie.core.types import Batch, State, Step, Update, Window, count_set
+from reverie.core.types import Batch, SharedBatch, State, Step, Update, Window, count_set, no_flags
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.replay.goals import GOALS, GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
@@ -48,6 +48,9 @@ class ReplayBuffer:
         self.goals: GoalRelabeler | GoalSampler | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
+        self.shares_batch: bool = False
+        """Whether every batch is the same :class:`SharedBatch`: set by a caller that uses each before the next."""
+        self._shared: tuple[Batch, dict[str, Tensor]] | None = None  # that batch, and all its columns
         self.ended: Tensor = torch.ones(storage.streams, dtype=torch.bool)  # where no episode is unfinished
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
@@ -77,6 +80,11 @@ class ReplayBuffer:
         """Bytes of the replay when it is full."""
         return self.storage.nbytes
 
+    @property
+    def supports_sharing(self) -> bool:
+        """Whether ``shares_batch`` can be set: all columns of batches are gathered from host memory."""
+        return isinstance(self.storage, HostStorage) and self.goals is None
+
     # ------------------------------------------------------------------ rows
 
     def attach(self, store: ReplayStore | None) -> None:
@@ -105,7 +113,7 @@ class ReplayBuffer:
             self.store_rows()
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.register_row(step)
-        self.ended = step.is_last.clone()
+        self.ended = step.is_last if step.is_last is no_flags(len(step)) else step.is_last.clone()
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
 
@@ -243,12 +251,13 @@ class ReplayBuffer:
             self.annotator.on_extend(self.storage)
         self.stale = False
         handles, weights = self.batch_sampler.draw(count)
+        if self._shared is not None and count is None:
+            return self._refill(*self._shared, handles, weights)
         rows = self.storage.gather(handles, self.window.rows)
         if self.goals is not None:
             self.goals.annotate(rows, handles)
         device = rows["reward"].device
-        if (resets := self.batch_sampler.state_resets) is not None:
-            rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
+        self._mark_resets(rows)
         if "index" in rows:  # with the rows, so that one copy moves them all to a GPU
             weight = rows["weight"].fill_(1.0) if weights is None else rows["weight"].copy_(weights)
             handles = rows["index"].copy_(handles)
@@ -256,7 +265,8 @@ class ReplayBuffer:
             weight = torch.ones(handles.shape[0], device=device)
         else:
             weight = weights.to(device, non_blocking=True)
-        return Batch(
+        is_shared = self.shares_batch and count is None
+        batch = (SharedBatch if is_shared else Batch)(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
             goals={} if self.goals is None
@@ -264,6 +274,23 @@ class ReplayBuffer:
             action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
             is_terminal=rows["is_terminal"], weight=weight, index=handles,
         )  # fmt: skip
+        if is_shared:
+            self._shared = batch, rows
+        return batch
+
+    def _refill(self, batch: Batch, rows: dict[str, Tensor], handles: Tensor, weights: Tensor | None) -> Batch:
+        """Overwrite ``batch``, whose columns are ``rows``, with the windows ``handles``."""
+        self.storage.gather(handles, self.window.rows, rows)
+        self._mark_resets(rows)
+        batch.index.copy_(handles)
+        if weights is not None:
+            batch.weight.copy_(weights)
+        return batch
+
+    def _mark_resets(self, rows: dict[str, Tensor]) -> None:
+        """Mark the windows that do not continue the state that the learner carries."""
+        if (resets := self.batch_sampler.state_resets) is not None:
+            rows["is_first"][:, 0] |= torch.from_numpy(resets).to(rows["is_first"].device)
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write ``update.extras`` ``[B, T', ...]`` to the last T' rows of the windows ``index`` ``[B]``.

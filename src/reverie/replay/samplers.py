@@ -189,10 +189,9 @@ class OnlineQueue(Sampler):
         """Number of the first row of the windows that are queued, or will be."""
         return min(self.soonest, self.queue[0] // self.storage.streams if self.queue else self.soonest)
 
-    def draw(self, count: int) -> Tensor:
+    def draw_queued(self, count: int) -> list[int]:
         """Return the oldest handles of the queue, fewer than ``count`` if it runs empty."""
-        oldest = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
-        return torch.tensor(oldest, dtype=torch.int64, device="cpu")
+        return [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
 
     def state_dict(self) -> State:
         """Return the queue, and the row from which each stream's next window is due."""

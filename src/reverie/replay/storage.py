@@ -175,8 +175,11 @@ class Storage(ABC):
         """Return a column's values in ``slots`` of ``streams``, possibly as a view."""
 
     @abstractmethod
-    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """Return windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]``, as ``gather_rows``."""
+    def gather(self, handles: Tensor, length: int, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Return windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]``, as ``gather_rows``.
+
+        ``out``: earlier windows, which are overwritten; rows on a device ignore it.
+        """
 
     @abstractmethod
     def gather_column(self, name: str, handles: np.ndarray) -> Tensor:
@@ -251,7 +254,10 @@ class HostStorage(Storage):
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
         return self.columns[name][streams, slots]
 
-    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
+    def gather(self, handles: Tensor, length: int, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        if out is not None:
+            gather_rows(self.ring, handles, length, out)
+            return out
         if self._windows_of != (handles.shape[0], length):
             self._windows_of = (handles.shape[0], length)
             self._windows = {
@@ -362,7 +368,7 @@ class DeviceStorage(Storage):
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
         return as_numpy(self.columns[name][streams, slots])
 
-    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
+    def gather(self, handles: Tensor, length: int, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         slots = flat_slots(handles.numpy(), np.arange(length), self.streams, self.capacity)
         indices = self._index(slots.ravel())
         rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}

@@ -20,7 +20,7 @@ from reverie.core.errors import DataError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
-from reverie.core.types import Metrics, vector_of
+from reverie.core.types import MetricVector, read_scalars
 from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos, weighted_mean
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
@@ -165,28 +165,27 @@ class FiniteCheck:
         self._pending: dict[tuple[str, ...], list[tuple[int, Tensor]]] = {}  # by the names of the values
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
-    def add(self, metrics: Metrics, update: int) -> None:
+    def add(self, metrics: Mapping[str, Tensor], update: int) -> None:
         """Check the loss terms of update number ``update``, counted from 1."""
         names = tuple(metrics)
         terms = self._terms.get(names)
         if terms is None:
             check_metric_names(names)
             terms = self._terms[names] = tuple(name for name in names if name.startswith("loss/"))
-        if terms:
-            look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
-            look(metrics, terms, update)
+        if not terms:
+            return
+        if (numbers := read_scalars(metrics)) is None:
+            self._watch(metrics, terms, update)
+        elif not all(map(math.isfinite, numbers)):
+            for name, value in zip(names, numbers, strict=True):
+                if name in terms and not math.isfinite(value):
+                    self.read.setdefault(name, (update, value))
 
-    def _read(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
-        for name in terms:
-            value = metrics[name].item()
-            if not math.isfinite(value):
-                self.read.setdefault(name, (update, value))
-
-    def _watch(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
-        values = vector_of([*metrics.values()])
-        names = terms if values is None else tuple(metrics)
-        if values is None:
-            values = torch.stack([metrics[name] for name in terms]).detach()
+    def _watch(self, metrics: Mapping[str, Tensor], terms: tuple[str, ...], update: int) -> None:
+        if isinstance(metrics, MetricVector):
+            names, values = metrics.names, metrics.vector
+        else:
+            names, values = terms, torch.stack([metrics[name] for name in terms]).detach()
         pending = self._pending.setdefault(names, [])
         pending.append((update, values))
         if len(pending) == FOLD:
