@@ -50,7 +50,8 @@ class MetricVector(Mapping[str, Tensor]):
 
     def __init__(self, names: tuple[str, ...], vector: Tensor) -> None:
         """``vector``: ``[M]``, for M ``names``."""
-        self.names, self.vector = names, vector
+        self.names: tuple[str, ...] = names
+        self.vector: Tensor = vector
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
