@@ -26,16 +26,19 @@ def collected(made):
     return made.source
 
 
+@pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("length", [1, 3])
-def test_each_row_is_offered_in_each_epoch_and_then_dropped(length):
+def test_each_row_is_offered_in_each_epoch_and_then_dropped(length, shares):
     config = PPOConfig(rollout=9, batch_size=6, batch_length=length, epochs=2, discount=0.9)
     made, seen = experiment(config), []
+    assert made.source.shares_batch  # on a CPU
+    made.source.shares_batch = shares
     for _ in range(2):
         source = collected(made)
         rows = made.replay.storage.read(made.replay.count - 9, made.replay.count)
         for left in range(6, 0, -1):
             assert len(source) == left
-            seen.append(source.sample())
+            seen.append(source.sample().map(torch.clone))
             assert seen[-1].shape == (6 // length, length)
             source.feedback(seen[-1].index, Update(metrics={}))
         assert len(source) == 0

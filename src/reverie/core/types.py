@@ -293,6 +293,11 @@ class SharedBatch(Batch):
 
     __slots__ = ()
 
+    @classmethod
+    def of(cls, batch: Batch) -> SharedBatch:
+        """Return a shared batch of the same tensors."""
+        return cls(**{f.name: getattr(batch, f.name) for f in fields(batch)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:

@@ -289,7 +289,7 @@ def build(
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
-    if isinstance(sources[0], ReplayBuffer) and algo.captures_on_cpu and algo.device.type == "cpu":
+    if isinstance(sources[0], ReplayBuffer | DeviceRollout) and algo.captures_on_cpu and algo.device.type == "cpu":
         sources[0].shares_batch = sources[0].supports_sharing  # an update is over when the next batch is sampled
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,

@@ -13,7 +13,7 @@ from torch import Tensor
 from reverie.core.columns import block_of, view_in_block
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import EXTRAS, ColumnSpec
-from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
+from reverie.core.types import FLAGS, Batch, SharedBatch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.storage import Storage
@@ -28,6 +28,8 @@ class MinibatchSource(ABC):
     """
 
     window: Window
+    shares_batch: bool = False
+    """Whether every minibatch is the same :class:`SharedBatch`, see ``ReplayBuffer``."""
     prepare_fn: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
 
@@ -35,13 +37,20 @@ class MinibatchSource(ABC):
         self.windows: int = streams * window.rollout // window.length  # W, the windows of a rollout
         self.batches: int = self.windows // window.batch if window.epochs else 1  # minibatches of an epoch
         self.rng: np.random.Generator = np.random.default_rng(seed)
+        self._minibatch: SharedBatch | None = None
         self._forget()
 
     def _forget(self) -> None:
         """Begin a new rollout."""
         self.used: int = 0  # minibatches that were sampled
         self.rows: Batch | None = None
-        self.shuffled: Batch | None = None  # in the order of this epoch
+        self.order: Tensor = torch.empty(0, dtype=torch.int64)  # of this epoch's windows
+        self.shuffled: Batch | None = None  # in that order
+
+    @property
+    def supports_sharing(self) -> bool:
+        """Whether ``shares_batch`` can be set."""
+        return True
 
     @property
     @abstractmethod
@@ -65,13 +74,25 @@ class MinibatchSource(ABC):
         number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
+        chosen = slice(number * self.window.batch, (number + 1) * self.window.batch)
         if number == 0:
             order = torch.from_numpy(self.rng.permutation(self.windows))
-            order = order.to(self.rows.reward.device, non_blocking=True)
-            self.shuffled = self.rows.map(lambda x: x.index_select(0, order))
-        chosen = slice(number * self.window.batch, (number + 1) * self.window.batch)
-        assert self.shuffled is not None
+            self.order = order.to(self.rows.reward.device, non_blocking=True)
+            self.shuffled = None
+        if self.shares_batch:
+            return self._select(self.rows, self.order[chosen])
+        if self.shuffled is None:  # for all of an epoch, as a GPU launches fewer operations
+            self.shuffled = self.rows.map(lambda x: x.index_select(0, self.order))
         return self.shuffled.map(lambda x: x[chosen])
+
+    def _select(self, rows: Batch, chosen: Tensor) -> Batch:
+        """Return the windows ``chosen`` of ``rows``, in the memory of the minibatch before."""
+        if self._minibatch is None:
+            self._minibatch = SharedBatch.of(rows.map(lambda x: x.index_select(0, chosen)))
+        else:
+            for x, to in zip(rows.tensors, self._minibatch.tensors, strict=True):
+                torch.index_select(x, 0, chosen, out=to)
+        return self._minibatch
 
 
 class RolloutBuffer(MinibatchSource, ReplayBuffer):
