@@ -99,6 +99,16 @@ def test_held_out_data_need_rewards_only_if_the_learner_does(folder):
     experiment.close()
 
 
+@pytest.mark.parametrize("more", [{"env.id": "none"}, {"env.id": "pointmaze-medium-v0", "eval_episodes": 0}])
+def test_held_out_data_need_no_goals(folder, more):
+    """Neither have the data to learn from, if no environment is played."""
+    save(folder, NAME)
+    save(folder, f"{NAME}-val")
+    experiment = build(resolve(Request(algorithm="gcivl", overrides={"data": f"ogbench:{NAME}", **more})))
+    assert set(experiment.heldout()) >= {"heldout/loss/value", "goal/recall"}
+    experiment.close()
+
+
 def test_success_selects_the_best_checkpoint():
     def metric(env, **more):
         return resolve(Request(algorithm="sac", env=env, overrides=more)).score_metric
