@@ -51,12 +51,16 @@ def _to_parts(space: spaces.Dict, value: Any) -> dict[str, Any]:
 
 def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int | None) -> np.ndarray:
     """Return one array of a goal, repeated for ``count`` observations."""
-    value, name, shape = np.asarray(get_at_path(goal, path)), column("goal", path), tuple(leaf.shape or ())
+    name, shape = column("goal", path), tuple(leaf.shape or ())
+    try:
+        value = np.asarray(get_at_path(goal, path))
+    except (DataError, ValueError) as error:  # a list of different lengths is a ValueError
+        raise DataError(f"{name} {error}.") from None
     if value.shape == shape and count is not None:
         value = np.broadcast_to(value, (count, *shape))
     expected = shape if count is None else (count, *shape)
     if value.shape != expected:
         raise DataError(f"{name} has shape {value.shape}: expected {expected}, that of an observation.")
-    if not np.isfinite(value).all():
-        raise DataError(f"{name} contains NaN or infinite numbers: expected finite ones.")
+    if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
+        raise DataError(f"{name} contains NaN, infinite numbers or other objects: expected finite numbers.")
     return value

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,6 @@ from torch import Tensor
 from reverie.agent.goal_input import GOAL_NAME
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
-from reverie.algos.goal_planner import GoalPlan
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
@@ -81,6 +80,7 @@ def _play(
     options: Mapping[str, Any] | None,
 ) -> ReachResult:  # fmt: skip
     obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
+    player.to_step(obs, goal)  # raises DataError unless the goal fits
     judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
     start, state = copy.deepcopy(obs), None
     frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
@@ -101,11 +101,26 @@ def _play(
     return ReachResult(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
 
 
-def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
+class Plan(NamedTuple):
+    """A plan of a world model, of H blocks of k actions, for one observation or N."""
+
+    actions: list[Any]
+    """H k actions, each as ``act`` returns it."""
+    latents: Tensor
+    """Predicted after each block, ``[N, H, D]``; N is 1 for one observation."""
+    costs: Tensor
+    """Squared distances of the latents to the goal's, ``[N, H]``."""
+
+
+def plan(player: Player, obs: Any, goal: Any) -> Plan:
     """Return the plan of a world model from an observation to a goal: see ``Agent.plan``."""
     if not isinstance(player.algo, LeWM):
         raise ConfigError(f"{player.config.algo.algorithm} does not plan to goals. Train lewm.")
-    return player.algo.plan(player.inspect(obs, goal=goal)[1].inputs)
+    single, output = player.inspect(obs, goal=goal)
+    chosen = player.algo.plan(output.inputs)
+    flat = player.algo.single_actions(chosen.blocks).cpu().numpy()  # [N, H k, A]
+    actions = [player.codec(x[0] if single else x) for x in flat.swapaxes(0, 1)]
+    return Plan(actions, chosen.latents, chosen.costs)
 
 
 def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:
