@@ -203,6 +203,8 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     np.testing.assert_allclose(plan.actions, taken, atol=1e-5)
     both = dreamer.plan(np.stack([start, start]), goal)
     assert (len(both.actions), both.actions[0].shape, both.latents.shape) == (25, (2, 2), (2, 5, 32))
+    with pytest.raises(DataError, match="goal/image is missing"):
+        dreamer.reach({"place": goal})
     with pytest.raises(ConfigError, match="searches its actions, which cannot be exported"):
         dreamer.export()
     Image.fromarray(goal).save(tmp_path / "goal.png")
