@@ -18,7 +18,7 @@ from gymnasium import spaces
 from PIL import Image
 from torch import Tensor
 
-from reverie.agent.goal_input import GOAL_NAME
+from reverie.agent.goal_input import GOAL_NAME, goal_arrays
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
@@ -67,6 +67,8 @@ def reach(
     AtLeast(0).check("radius", radius)
     if not isinstance(player.config.algo, GoalKeysConfig):
         raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
+    if isinstance(player.observation_space, spaces.Dict):
+        goal_arrays(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
     opened_env = player.make_env(render=True) if env is None else None
     try:
         return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
@@ -80,7 +82,6 @@ def _play(
     options: Mapping[str, Any] | None,
 ) -> ReachResult:  # fmt: skip
     obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
-    player.to_step(obs, goal)  # raises DataError unless the goal fits
     judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
     start, state = copy.deepcopy(obs), None
     frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
