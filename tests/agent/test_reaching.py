@@ -75,6 +75,10 @@ def test_an_episode_toward_a_goal(walker):
     unknown = walker.reach(goal, Walk(), max_steps=7)
     assert (unknown.success, unknown.steps, len(unknown.distances)) == (None, 7, 0)
     assert "toward the goal in 7 steps" in str(unknown)
+    blind = Walk()
+    blind.render_mode = "rgb_array"  # without a method that renders
+    with pytest.warns(UserWarning, match="could not be rendered: NotImplementedError"):
+        assert walker.reach(goal, blind, max_steps=7).frames == []
     with pytest.raises(ConfigError, match="does not learn a state-value function"):
         walker.distance(np.zeros(1, np.float32), goal=goal)
     with pytest.raises(ConfigError, match="does not plan"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.images import frame_to_rgb, last_frame
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL
 from reverie.core.types import Obs
 from reverie.envs.episode_info import SUCCESS_KEYS
@@ -86,8 +88,7 @@ def _play(
     start, state = copy.deepcopy(obs), None
     frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
     while True:
-        if env.render_mode == "rgb_array":
-            frames.append(np.asarray(env.render()))
+        frames += _render(env)
         with contextlib.suppress(ConfigError):  # the learner has no values
             distances.append(player.distance(obs, goal=goal))
         if radius is not None:
@@ -100,6 +101,17 @@ def _play(
         success = any(bool(info.get(key)) for key in SUCCESS_KEYS) if judges else success
         max_steps = step if terminated or truncated else max_steps
     return ReachResult(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
+
+
+def _render(env: Any) -> list[np.ndarray]:
+    """Return a frame; none if the environment does not render, or cannot."""
+    if env.render_mode != "rgb_array":
+        return []
+    try:
+        return [frame_to_rgb(np.asarray(last_frame(env.render())))]
+    except Exception as error:  # any error, such as a missing driver
+        warnings.warn(f"the environment could not be rendered: {error!r}", stacklevel=2)
+        return []
 
 
 class Plan(NamedTuple):
