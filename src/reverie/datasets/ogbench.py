@@ -34,7 +34,8 @@ RECIPES = {
     "pointmaze-giant-navigate-v0": Recipe(500, 2001),
     **{f"pointmaze-{maze}-stitch-v0": Recipe(5000, 201) for maze in ("medium", "large", "giant", "teleport")},
     **{
-        f"{env}-{kind}-v0": Recipe(episodes, 1001)
+        f"{picture}{env}-{kind}-v0": Recipe(episodes, 1001)
+        for picture in ("", "visual-")
         for kind in ("play", "noisy")
         for env, episodes in {
             "cube-single": 1000, "cube-double": 1000, "cube-triple": 3000, "cube-quadruple": 5000, "scene": 1000,
