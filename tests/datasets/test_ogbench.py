@@ -59,6 +59,8 @@ def test_a_name_stands_for_a_file_and_its_environment(folder):
 def test_names_without_a_file():
     with pytest.raises(DataError, match=f"no {NAME}.npz, neither in .* Make it: `reverie data make ogbench:{NAME}`"):
         open_reader(f"ogbench:{NAME}")
+    with pytest.raises(DataError, match=f"no {NAME}-val.npz, .* Make it: `reverie data make ogbench:{NAME}`"):
+        open_reader(f"ogbench:{NAME}-val")
     with pytest.raises(DataError, match=r"recorded it, so download it: .*download_datasets\(\[\"antmaze-large-navi"):
         open_reader("ogbench:antmaze-large-navigate-v0")
     with pytest.raises(ConfigError, match=r"ogbench:pointmaze-navgate-v0: unknown. Did you mean 'pointmaze-"):

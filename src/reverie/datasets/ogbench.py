@@ -63,8 +63,8 @@ def check_dataset_name(name: str) -> None:
 
 def source_advice(name: str) -> str:
     """Return how to make, or to download, the dataset called ``name``."""
-    if name in RECIPES:
-        return f"Make it: `reverie data make {PREFIX}{name}`."
+    if (made := name.removesuffix("-val")) in RECIPES:
+        return f"Make it: `reverie data make {PREFIX}{made}`."
     download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
     return f"If OGBench has it, a trained expert recorded it, so download it: {download}."
 
