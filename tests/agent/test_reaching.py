@@ -53,6 +53,8 @@ def test_a_goal_is_kept_until_another_one_is_passed(walker):
     assert other < 0
     both = walker.act(np.stack([start, start]), goal=np.stack([right, left]))[0]
     np.testing.assert_allclose(both.ravel(), [action.item(), other.item()], rtol=1e-5)
+    with pytest.raises(DataError, match="a batch of 0 observations"):
+        walker.act(np.zeros((0, 1), np.float32), goal=right)
     whole = {"observation": start, "goal": {"observation": right}}  # as an environment would supply it
     assert walker.act(whole)[0] == action
 
