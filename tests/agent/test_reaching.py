@@ -53,17 +53,22 @@ def test_a_goal_is_kept_until_another_one_is_passed(walker):
     assert other < 0
     both = walker.act(np.stack([start, start]), goal=np.stack([right, left]))[0]
     np.testing.assert_allclose(both.ravel(), [action.item(), other.item()], rtol=1e-5)
+    with pytest.raises(DataError, match="a batch of 0 observations"):
+        walker.act(np.zeros((0, 1), np.float32), goal=right)
     whole = {"observation": start, "goal": {"observation": right}}  # as an environment would supply it
     assert walker.act(whole)[0] == action
 
 
 @pytest.mark.parametrize(("goal", "problem"), [
     (None, "there is no goal: pass goal"), (np.zeros(2), r"shape \(2,\): expected \(1,\)"),
-    (np.array([np.nan]), "contains NaN"), ({"place": np.zeros(1)}, "is missing"),
+    (np.array([np.nan]), "contains NaN"), ({"place": np.zeros(1)}, "goal/observation is missing"),
+    ([None], "contains .* other objects"), ([[0, 1], 0], "inhomogeneous"),
 ])  # fmt: skip
 def test_a_goal_that_does_not_fit_is_named(walker, goal, problem):
     with pytest.raises(DataError, match=problem):
         walker.act(np.zeros(1, np.float32), goal=goal)
+    with pytest.raises(DataError, match=problem if goal is not None else "there is no goal"):
+        walker.reach(goal, Walk(), radius=1.0)
 
 
 def test_an_episode_toward_a_goal(walker):
@@ -72,6 +77,10 @@ def test_an_episode_toward_a_goal(walker):
     unknown = walker.reach(goal, Walk(), max_steps=7)
     assert (unknown.success, unknown.steps, len(unknown.distances)) == (None, 7, 0)
     assert "toward the goal in 7 steps" in str(unknown)
+    blind = Walk()
+    blind.render_mode = "rgb_array"  # without a method that renders
+    with pytest.warns(UserWarning, match="could not be rendered: NotImplementedError"):
+        assert walker.reach(goal, blind, max_steps=7).frames == []
     with pytest.raises(ConfigError, match="does not learn a state-value function"):
         walker.distance(np.zeros(1, np.float32), goal=goal)
     with pytest.raises(ConfigError, match="does not plan"):
@@ -80,15 +89,17 @@ def test_an_episode_toward_a_goal(walker):
         walker.subgoal(np.zeros(1, np.float32), goal, goal[None])
 
 
-def test_recordings_alone_give_a_number(walker):
+def test_recordings_alone_give_a_number(walker, capsys):
     """On held-out walks, the earlier of two rows is nearly always the nearer goal; without training, half the time."""
     rates = []
     for updates in (1, 500):
         folder = walker.run.parent / f"recall-{updates}"
-        settings = TINY | {"algo.lr": 3e-3, "algo.batch_size": 64, "algo.tau": 0.02, "heldout_fraction": 0.2}
-        data = walker.run.parent / "walks.npz"
-        reverie.train("gcivl", data=data, env="none", updates=updates, run=folder, **settings)
+        settings = {"algo.lr": 3e-3, "algo.batch_size": 64, "algo.tau": 0.02, "heldout_fraction": 0.2}
+        own = settings | {"data": walker.run.parent / "walks.npz", "env": "none", "updates": updates, "run": folder}
+        flags = [f"--{name}={value}" for name, value in own.items()]
+        assert main(["train", "gcivl", *flags, "--algo.networks.units", "16", "16"]) == 0
         rates.append(read_metrics(folder / "metrics.jsonl", ["goal/recall"])[-1]["goal/recall"])
+        assert f"goal/recall {rates[-1]:.4g}" in capsys.readouterr().out
     assert rates[0] < 0.8
     assert rates[1] > 0.9
 
@@ -188,8 +199,18 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     assert (at_once.success, at_once.steps) == (True, 0)
     near = dreamer.reach(goal, max_steps=5, options={"image": draw(np.array([20.0, 10.0]))})
     assert near.success  # the environment judges: the goal that it observes is this picture
-    plan = dreamer.plan(draw(np.array([8.0, 9.0])), goal)
-    assert (plan.blocks.shape, plan.latents.shape, plan.costs.shape) == ((1, 5, 10), (1, 5, 32), (1, 5))
+    start = draw(np.array([8.0, 9.0]))
+    plan = dreamer.plan(start, goal)
+    assert (len(plan.actions), plan.latents.shape, plan.costs.shape) == (25, (1, 5, 32), (1, 5))
+    taken, state = [], None
+    for _ in range(len(plan.actions)):
+        action, state = dreamer.act(start, state, goal=goal)
+        taken.append(action)
+    np.testing.assert_allclose(plan.actions, taken, atol=1e-5)
+    both = dreamer.plan(np.stack([start, start]), goal)
+    assert (len(both.actions), both.actions[0].shape, both.latents.shape) == (25, (2, 2), (2, 5, 32))
+    with pytest.raises(DataError, match="goal/image is missing"):
+        dreamer.reach({"place": goal})
     with pytest.raises(ConfigError, match="searches its actions, which cannot be exported"):
         dreamer.export()
     Image.fromarray(goal).save(tmp_path / "goal.png")

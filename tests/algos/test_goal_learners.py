@@ -49,6 +49,16 @@ def test_goals_may_be_a_part_of_an_observation(name):
         tiny(name, {"goal_keys": "nothing"}).build(SPECS["vector"], MOVES)
 
 
+def test_states_and_goals_that_are_the_mean_of_the_data():
+    """As a cell in the middle of symmetric walks: inputs of the first update are 0, and so are representations."""
+    agent = build("hiql", normalize_obs=None, graph=False)
+    data = batch(agent)
+    for x in (*data.obs.values(), *data.goals.values()):
+        x.zero_()
+    agent.objective(agent.prepare_batch(data)).total().backward()
+    assert max(x.grad.abs().max() for x in agent.objective.parameters() if x.grad is not None) < 1e4
+
+
 def test_without_the_future_there_are_no_distances():
     with pytest.raises(ConfigError, match="discount = 0"):
         config("gcivl", discount=0.0)

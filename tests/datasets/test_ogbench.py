@@ -14,7 +14,7 @@ from reverie.datasets.ogbench import RECIPES, Recipe, parse_name
 from reverie.datasets.ogbench_generation import make_dataset
 from reverie.datasets.two_rooms import make_two_rooms
 from reverie.envs.goal_tasks import global_generator
-from reverie.envs.suites import register_suite
+from reverie.envs.suites import _egl_works, register_suite
 from reverie.experiment.build import build
 from reverie.experiment.settings import Request, resolve
 
@@ -59,6 +59,8 @@ def test_a_name_stands_for_a_file_and_its_environment(folder):
 def test_names_without_a_file():
     with pytest.raises(DataError, match=f"no {NAME}.npz, neither in .* Make it: `reverie data make ogbench:{NAME}`"):
         open_reader(f"ogbench:{NAME}")
+    with pytest.raises(DataError, match=f"no {NAME}-val.npz, .* Make it: `reverie data make ogbench:{NAME}`"):
+        open_reader(f"ogbench:{NAME}-val")
     with pytest.raises(DataError, match=r"recorded it, so download it: .*download_datasets\(\[\"antmaze-large-navi"):
         open_reader("ogbench:antmaze-large-navigate-v0")
     with pytest.raises(ConfigError, match=r"ogbench:pointmaze-navgate-v0: unknown. Did you mean 'pointmaze-"):
@@ -96,6 +98,16 @@ def test_held_out_data_need_rewards_only_if_the_learner_does(folder):
     more = {"data": f"ogbench:{NAME}", "env.max_episode_steps": 9}
     experiment = build(resolve(Request(algorithm="bc", env=Still, overrides=more)), Still)
     assert set(experiment.heldout()) == {"heldout/loss/actor"}
+    experiment.close()
+
+
+@pytest.mark.parametrize("more", [{"env.id": "none"}, {"env.id": "pointmaze-medium-v0", "eval_episodes": 0}])
+def test_held_out_data_need_no_goals(folder, more):
+    """Neither have the data to learn from, if no environment is played."""
+    save(folder, NAME)
+    save(folder, f"{NAME}-val")
+    experiment = build(resolve(Request(algorithm="gcivl", overrides={"data": f"ogbench:{NAME}", **more})))
+    assert set(experiment.heldout()) >= {"heldout/loss/value", "goal/recall"}
     experiment.close()
 
 
@@ -178,9 +190,30 @@ def test_a_robot_moves_objects(name, folder, monkeypatch):
     assert np.abs(one["actions"]).max() <= 1
 
 
+def test_pictures_of_a_robot(folder, monkeypatch):
+    """The same episode as without pictures."""
+    pytest.importorskip("ogbench")
+    if not _egl_works():
+        pytest.skip("no EGL")
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    files = []
+    for name in ("visual-cube-single-play-v0", "cube-single-play-v0"):
+        monkeypatch.setitem(RECIPES, name, Recipe(1, 6))
+        files.append(make_dataset(name, folder, seed=2)[0])
+    pictures, states = map(np.load, files)
+    assert (pictures["observations"].shape, pictures["observations"].dtype) == ((6, 64, 64, 3), np.uint8)
+    assert len(np.unique(pictures["observations"], axis=0)) > 1
+    np.testing.assert_array_equal(pictures["actions"], states["actions"])
+    with open_reader(files[0]) as reader:
+        assert reader.env_id() == "visual-cube-single-v0"
+
+
 def test_what_cannot_be_made(folder, monkeypatch):
     with pytest.raises(ConfigError, match=r"antmaze-medium-navigate-v0 cannot be made.*so download it"):
         make_dataset("antmaze-medium-navigate-v0", folder)
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+    with pytest.raises(EnvError, match="observes pictures, but MUJOCO_GL = disable"):
+        register_suite("visual-scene-v0")
     with pytest.raises(ConfigError, match="episodes = 0"):
         make_dataset(NAME, folder, episodes=0)
     monkeypatch.setitem(sys.modules, "ogbench", None)

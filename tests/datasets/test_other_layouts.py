@@ -55,6 +55,14 @@ def test_transitions_of_ogbench():
         check(reader, expected(LIVED))
 
 
+def test_compact_data_of_ogbench_are_refused():
+    """There, the last two states of a trajectory are terminal."""
+    steps = columns()
+    kept = {name: steps[name] for name in ("observations", "actions", "terminals")}
+    with pytest.raises(DataError, match=r"'valids' seems to mark final states\. Load it with compact_dataset=False"):
+        open_in_memory(data_path(kept | {"valids": 1 - steps["terminals"]}), ReadOptions())
+
+
 def test_stable_baselines_2(tmp_path):
     starts = np.concatenate([np.arange(e.steps) == 0 for e in LIVED])
     path = saved(tmp_path / "a.npz", obs=np.concatenate([e.observations[:-1] for e in LIVED]), actions=cat("actions"),

@@ -150,6 +150,7 @@ def test_environments_of_ogbench(env_id, width, tasks):
     assert {key: part.shape for key, part in env.obs_spec.items()} == dict.fromkeys(keys, (width,))
     assert env.call("get_wrapper_attr", "tasks") == [tuple(range(1, tasks + 1))] if tasks else True
     env.close()
+    assert make_gym(EnvConfig(id=env_id), None, render=True).render_mode == "rgb_array"
 
 
 class Maze(Fixed):

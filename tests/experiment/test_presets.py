@@ -24,6 +24,7 @@ from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
 from reverie.experiment.settings import PRESETS, Request, overlay, resolve
+from reverie.nn.cnn import Impala
 from reverie.replay.sources import Mixed
 from tiny_configs import SETTINGS
 
@@ -58,6 +59,28 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert all(f"\n  {name} " in said for name in (*TABLE, *algorithms()))
     assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("algorithm", "data", "env", "chosen"), [
+    ("gciql", "ogbench:pointmaze-medium-navigate-v0", None, {"alpha": 0.003}),
+    ("gciql", "ogbench:cube-single-play-v0", "none", {"alpha": 1.0, "crop_probability": 0.0}),
+    ("gciql", "/mine/scene-noisy-v0.npz", None, {"alpha": 0.03}),
+    ("gciql", "mine.npz", "cube-single-v0", {"alpha": 1.0}),
+    ("gciql", "cube.npz", "none", {"alpha": 0.3}),
+    ("qrl", "ogbench:antmaze-large-stitch-v0", None, {"alpha": 0.003, "actor_goals": (0.5, 0.5)}),
+    ("gcbc", "ogbench:antmaze-large-stitch-v0", None, {"actor_goals": (1.0, 0.0)}),
+    ("hiql", "ogbench:puzzle-4x4-play-v0", None, {"subgoal_steps": 10, "discount": 0.99}),
+    ("hiql", "ogbench:antmaze-giant-navigate-v0", None, {"subgoal_steps": 25, "discount": 0.995}),
+    ("crl", "ogbench:visual-scene-play-v0", None, {"alpha": 3.0, "crop_probability": 0.5, "batch_size": 256}),
+])  # fmt: skip
+def test_datasets_of_ogbench_have_the_settings_of_the_authors(algorithm, data, env, chosen) -> None:
+    algo = merge_layers(algorithm, {"data": data}, env=env).algo
+    for name, value in chosen.items():
+        setting = getattr(algo, name)
+        assert ((setting.episode, setting.random) if name == "actor_goals" else setting) == value
+    assert isinstance(algo.networks.encoder, Impala) == ("visual-" in data)
+    assert merge_layers(algorithm, {"data": data, "algo.lr": 7.0}, env=env).algo == algo.merge({"lr": 7.0})
+    assert merge_layers(algorithm, {"data": data}, env=env, preset=algorithm).algo == merge_layers(algorithm).algo
 
 
 @pytest.mark.parametrize(("algorithm", "env", "name"), [

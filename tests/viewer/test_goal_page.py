@@ -143,6 +143,18 @@ def test_estimates_and_subgoals_of_recorded_states(runs):
         agent.subgoal(points[:2], goal, points)
 
 
+def test_a_map_of_single_numbers(runs):
+    """An observation without axes is a coordinate as well, twice if there is no other one."""
+    place = np.arange(60, dtype=np.float32)
+    data = {"observations": place, "actions": place / 60, "terminals": place % 30 == 29}
+    np.savez(runs / "line.npz", **data)
+    run = reverie.train("gcivl", data=runs / "line.npz", env="none", run=runs / "line", **FEW)
+    states = GoalStates(reverie.load(run.run))
+    x, y = states.default_axes
+    assert x == y == "observation"
+    assert sorted(states.axes[x]) == place.tolist()
+
+
 def test_a_plan_shows_the_recorded_picture_nearest_to_each_latent(runs, tmp_path, capsys, monkeypatch):
     agent = reverie.load(runs / "rooms")
     states, goal = GoalStates(agent), np.full((SIDE, SIDE, 3), 9, np.uint8)

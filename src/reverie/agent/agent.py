@@ -15,9 +15,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent import evaluating, policy_file, reaching, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
-from reverie.agent.reaching import ReachResult
+from reverie.agent.reaching import Plan, ReachResult
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
-from reverie.algos.goal_planner import GoalPlan
 from reverie.core.errors import DataError
 from reverie.core.rows import episode_rows
 from reverie.core.specs import spec_to_dict
@@ -206,12 +205,12 @@ class Agent(Player):
         """
         return reaching.reach(self, goal, env, max_steps=max_steps, radius=radius, seed=seed, options=options)
 
-    def plan(self, obs: Any, goal: Any) -> GoalPlan:
+    def plan(self, obs: Any, goal: Any) -> Plan:
         """Return the plan of LeWM from an observation to a goal, both as for :meth:`act`.
 
         Returns:
-            Tensors with a first axis of 1, or N for batches: normalized actions ``blocks``, predicted ``latents`` and
-            ``costs``, the squared distances to the goal's latent.
+            ``actions`` to take, as :meth:`act` returns them, one after the other; tensors of the predicted ``latents``
+            and their ``costs``, the squared distances to the goal's latent, ``[1, ...]``, or ``[N, ...]`` for batches.
 
         Raises:
             ConfigError: the algorithm does not plan to goals.

@@ -25,19 +25,27 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     """
     if isinstance(obs, tuple | list):  # the whole return value of reset or step, which is reported elsewhere
         return obs
-    name = GOAL_NAME if GOAL_NAME in space.spaces else DESIRED_GOAL
+    name = _goal_name(space)
     parts = _to_parts(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
-    if goal is None:
-        if name not in parts:
-            raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {space[name]}.")
+    if goal is None and name in parts:
         return parts
     path, leaf = next((path, leaf) for path, leaf in iter_leaves(space) if path[0] != name)
     shape = np.shape(get_at_path(parts, path))
     count = None if shape == leaf.shape else shape[0]
-    goal_space = space[name]
+    return {**parts, name: columns_to_nested(space[name], goal_arrays(space, goal, count), "goal")}
+
+
+def goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict[str, np.ndarray]:
+    """Return the arrays of a goal of observations of ``space``, repeated for ``count`` of them; errors as above."""
+    goal_space = space[_goal_name(space)]
+    if goal is None:
+        raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {goal_space}.")
     values = _to_parts(goal_space, goal) if isinstance(goal_space, spaces.Dict) else goal
-    arrays = {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(goal_space)}
-    return {**parts, name: columns_to_nested(goal_space, arrays, "goal")}
+    return {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(goal_space)}
+
+
+def _goal_name(space: spaces.Dict) -> str:
+    return GOAL_NAME if GOAL_NAME in space.spaces else DESIRED_GOAL
 
 
 def _to_parts(space: spaces.Dict, value: Any) -> dict[str, Any]:
@@ -51,12 +59,16 @@ def _to_parts(space: spaces.Dict, value: Any) -> dict[str, Any]:
 
 def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int | None) -> np.ndarray:
     """Return one array of a goal, repeated for ``count`` observations."""
-    value, name, shape = np.asarray(get_at_path(goal, path)), column("goal", path), tuple(leaf.shape or ())
+    name, shape = column("goal", path), tuple(leaf.shape or ())
+    try:
+        value = np.asarray(get_at_path(goal, path))
+    except (DataError, ValueError) as error:  # a list of different lengths is a ValueError
+        raise DataError(f"{name} {error}.") from None
     if value.shape == shape and count is not None:
         value = np.broadcast_to(value, (count, *shape))
     expected = shape if count is None else (count, *shape)
     if value.shape != expected:
         raise DataError(f"{name} has shape {value.shape}: expected {expected}, that of an observation.")
-    if not np.isfinite(value).all():
-        raise DataError(f"{name} contains NaN or infinite numbers: expected finite ones.")
+    if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
+        raise DataError(f"{name} contains NaN, infinite numbers or other objects: expected finite numbers.")
     return value

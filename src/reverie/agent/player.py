@@ -200,7 +200,8 @@ class Player:
         elif goal is not None:
             raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")
         count, obs = self.observer.count_obs(obs)
-        num_obs = 1 if count is None else count
+        if (num_obs := 1 if count is None else count) == 0:
+            raise DataError("a batch of 0 observations: expected at least one.")
         first = np.full(num_obs, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
             state = AgentState(self.initial_state(num_obs), self.observer.stacks(num_obs))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -18,14 +19,14 @@ from gymnasium import spaces
 from PIL import Image
 from torch import Tensor
 
-from reverie.agent.goal_input import GOAL_NAME
+from reverie.agent.goal_input import GOAL_NAME, goal_arrays
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
-from reverie.algos.goal_planner import GoalPlan
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.images import frame_to_rgb, last_frame
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL
 from reverie.core.types import Obs
 from reverie.envs.episode_info import SUCCESS_KEYS
@@ -68,6 +69,8 @@ def reach(
     AtLeast(0).check("radius", radius)
     if not isinstance(player.config.algo, GoalKeysConfig):
         raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
+    if isinstance(player.observation_space, spaces.Dict):
+        goal_arrays(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
     opened_env = player.make_env(render=True) if env is None else None
     try:
         return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
@@ -85,8 +88,7 @@ def _play(
     start, state = copy.deepcopy(obs), None
     frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
     while True:
-        if env.render_mode == "rgb_array":
-            frames.append(np.asarray(env.render()))
+        frames += _render(env)
         with contextlib.suppress(ConfigError):  # the learner has no values
             distances.append(player.distance(obs, goal=goal))
         if radius is not None:
@@ -101,11 +103,37 @@ def _play(
     return ReachResult(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
 
 
-def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
+def _render(env: Any) -> list[np.ndarray]:
+    """Return a frame; none if the environment does not render, or cannot."""
+    if env.render_mode != "rgb_array":
+        return []
+    try:
+        return [frame_to_rgb(np.asarray(last_frame(env.render())))]
+    except Exception as error:  # any error, such as a missing driver
+        warnings.warn(f"the environment could not be rendered: {error!r}", stacklevel=2)
+        return []
+
+
+class Plan(NamedTuple):
+    """A plan of a world model, of H blocks of k actions, for one observation or N."""
+
+    actions: list[Any]
+    """H k actions, each as ``act`` returns it."""
+    latents: Tensor
+    """Predicted after each block, ``[N, H, D]``; N is 1 for one observation."""
+    costs: Tensor
+    """Squared distances of the latents to the goal's, ``[N, H]``."""
+
+
+def plan(player: Player, obs: Any, goal: Any) -> Plan:
     """Return the plan of a world model from an observation to a goal: see ``Agent.plan``."""
     if not isinstance(player.algo, LeWM):
         raise ConfigError(f"{player.config.algo.algorithm} does not plan to goals. Train lewm.")
-    return player.algo.plan(player.inspect(obs, goal=goal)[1].inputs)
+    single, output = player.inspect(obs, goal=goal)
+    chosen = player.algo.plan(output.inputs)
+    flat = player.algo.single_actions(chosen.blocks).cpu().numpy()  # [N, H k, A]
+    actions = [player.codec(x[0] if single else x) for x in flat.swapaxes(0, 1)]
+    return Plan(actions, chosen.latents, chosen.costs)
 
 
 def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:

@@ -174,7 +174,9 @@ class Algorithm(nn.Module):
         Raises:
             ConfigError: the algorithm does not estimate distances.
         """
-        raise ConfigError(f"{type(self).__name__} does not estimate distances to goals.")
+        raise ConfigError(
+            f"{type(self).__name__} does not estimate distances to goals. gcivl, hiql, gciql, qrl and lewm do."
+        )
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.

@@ -136,11 +136,13 @@ class LeWM(ModelFree):
 
     def propose(self, obs: Obs, seed: Tensor | None) -> Tensor:
         """Return the actions ``[N, h A]`` that are executed before the next plan."""
-        blocks = self.plan(obs, 0 if seed is None else int(seed)).blocks[
-            :, : self.cfg.planner.num_executed
-        ]  # [N, executed, k A]
+        blocks = self.plan(obs, 0 if seed is None else int(seed)).blocks
+        return self.single_actions(blocks[:, : self.cfg.planner.num_executed]).flatten(1)
+
+    def single_actions(self, blocks: Tensor) -> Tensor:
+        """Return the actions ``[N, H k, A]`` of blocks ``[N, H, k A]``, no longer normalized."""
         normalized = blocks.reshape(len(blocks), -1, self.actions.shift.shape[0])
-        return (normalized / self.actions.factor + self.actions.shift).flatten(1)
+        return normalized / self.actions.factor + self.actions.shift
 
     @property
     def running_statistics(self) -> RunningStatistics:

@@ -153,6 +153,8 @@ def _train_one(config: ExperimentConfig, options: CommonOptions) -> int:
         print(score_line(result.evaluation))
     if result.estimate is not None:
         print(result.estimate.format())
+    for name, value in result.heldout.items():
+        print(f"  {name} {value:.4g}")
     print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0

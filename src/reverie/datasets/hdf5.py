@@ -271,6 +271,8 @@ class ColumnsReader(TransitionsReader):
                 raise DataError(
                     f"{path} contains {contents}: expected {', '.join(self.required_names)} ({self.format})."
                 )
+            if "valids" in names and "next_observations" not in names:  # each episode would end twice
+                raise DataError(f"{path}: 'valids' seems to mark final states. Load it with compact_dataset=False.")
             self.columns: dict[str, LazyColumn] = {
                 ours: self.column(name) for ours, name in arrays.items() if name in names
             }

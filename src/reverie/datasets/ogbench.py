@@ -34,7 +34,8 @@ RECIPES = {
     "pointmaze-giant-navigate-v0": Recipe(500, 2001),
     **{f"pointmaze-{maze}-stitch-v0": Recipe(5000, 201) for maze in ("medium", "large", "giant", "teleport")},
     **{
-        f"{env}-{kind}-v0": Recipe(episodes, 1001)
+        f"{picture}{env}-{kind}-v0": Recipe(episodes, 1001)
+        for picture in ("", "visual-")
         for kind in ("play", "noisy")
         for env, episodes in {
             "cube-single": 1000, "cube-double": 1000, "cube-triple": 3000, "cube-quadruple": 5000, "scene": 1000,
@@ -62,8 +63,8 @@ def check_dataset_name(name: str) -> None:
 
 def source_advice(name: str) -> str:
     """Return how to make, or to download, the dataset called ``name``."""
-    if name in RECIPES:
-        return f"Make it: `reverie data make {PREFIX}{name}`."
+    if (made := name.removesuffix("-val")) in RECIPES:
+        return f"Make it: `reverie data make {PREFIX}{made}`."
     download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
     return f"If OGBench has it, a trained expert recorded it, so download it: {download}."
 

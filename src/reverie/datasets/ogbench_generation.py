@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from reverie.core.bounds import AtLeast
@@ -22,7 +21,9 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.rows import Rows
 from reverie.datasets.ogbench import PREFIX, RECIPES, check_dataset_name, parse_name, source_advice
 from reverie.datasets.output import staged_file
+from reverie.envs.config import EnvConfig
 from reverie.envs.goal_tasks import global_generator
+from reverie.envs.make import make_base
 from reverie.envs.suites import register_suite
 
 _random: Any = np.random  # the global generator, from which OGBench draws too
@@ -59,7 +60,7 @@ def make_dataset(
 
     Raises:
         ConfigError: there is no such dataset, or a trained expert recorded it.
-        EnvError: OGBench is not installed.
+        EnvError: OGBench is not installed, or pictures cannot be drawn.
         RunError: a file exists.
     """
     check_dataset_name(name)
@@ -77,11 +78,13 @@ def make_dataset(
         stack.enter_context(global_generator(np.random.MT19937(seed)))
         play = (_Maze if env_id.startswith("pointmaze-") else _Robot)(env_id, kind).play
         for part, (path, total) in zip(staged, files.items(), strict=True):
-            parts = []
+            columns: dict[str, Any] = {}
             for number in range(total):
-                parts.append(play(recipe.states))
+                for key, x in play(recipe.states).items():
+                    if key not in columns:
+                        columns[key] = np.empty((total * len(x), *x.shape[1:]), x.dtype)
+                    columns[key][number * len(x) : (number + 1) * len(x)] = x
                 progress(path.name, number + 1, total)
-            columns: dict[str, Any] = {key: np.concatenate([rows[key] for rows in parts]) for key in parts[0]}
             with part.open("wb") as file:
                 np.savez_compressed(file, **columns)
     return list(files)
@@ -103,15 +106,21 @@ class _Recorder:
         """Return the rows; the last one ends the episode."""
         count = len(self._rows["actions"])
         columns = {**self._rows, "terminals": [False] * (count - 1) + [True]}
-        return {name: np.array(values, DTYPES.get(name, np.float32)) for name, values in columns.items()}
+        types = {"observations": np.uint8 if np.ndim(columns["observations"][0]) == 3 else np.float32, **DTYPES}
+        return {name: np.array(values, types.get(name, np.float32)) for name, values in columns.items()}
+
+
+def _make(env_id: str, **kwargs: Any) -> Any:
+    """Return an environment that goes on at a goal; EnvError if it cannot be made, or draws pictures and cannot."""
+    env: Any = make_base(EnvConfig(id=env_id, kwargs={"terminate_at_goal": False, **kwargs}), None, render=False)
+    return env.unwrapped
 
 
 class _Maze:
     """A point that walks through a maze: to one goal after another, or to a nearby goal, where it stays."""
 
     def __init__(self, env_id: str, kind: str) -> None:
-        make: Any = gymnasium.make
-        self._env = make(env_id, terminate_at_goal=False, disable_env_checker=True).unwrapped
+        self._env = _make(env_id)
         self._navigates = kind == "navigate"
         free: np.ndarray = self._env.maze_map == 0
         self._cells: list[list[int]] = np.argwhere(free).tolist()
@@ -167,10 +176,8 @@ class _Robot:
     """A robot that moves one object after another: by plans with noise, or with noise on each action."""
 
     def __init__(self, env_id: str, kind: str) -> None:
-        scene, self._size = env_id.split("-")[:2]
-        make: Any = gymnasium.make
-        settings = {"terminate_at_goal": False, "mode": "data_collection", "disable_env_checker": True}
-        self._env = make(env_id, **settings).unwrapped
+        scene, self._size = env_id.removeprefix("visual-").split("-")[:2]
+        self._env = _make(env_id, mode="data_collection")
         self._is_noisy, self._has_drawer = kind == "noisy", scene == "scene"
         self._random_fraction = (0.2 if scene == "puzzle" else 0.1) if self._is_noisy else 0.0
         policy = "markov" if self._is_noisy else "plan"

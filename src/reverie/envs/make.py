@@ -270,11 +270,14 @@ def _make(name: str, kwargs: dict[str, Any], drawing: bool, required: bool) -> E
     if not drawing:
         return plain()
     try:
-        return plain(render_mode="rgb_array")
+        env = plain(render_mode="rgb_array")
     except Exception as error:
         if required or isinstance(error, GymError):
             raise
         return plain()
+    if env.render_mode is None and type(env.unwrapped).__module__.startswith("ogbench."):
+        env.unwrapped.render_mode = "rgb_array"  # its robots render, but do not store the mode
+    return env
 
 
 def close_quietly(env: Env) -> None:

@@ -94,8 +94,14 @@ def _craftax(_: str) -> None:
         _add(f"{name}-v1", "Craftax", name=f"{name}-v1")
 
 
-def _ogbench(_: str) -> None:
+def _ogbench(env_id: str) -> None:
     choose_renderer()
+    if env_id.startswith("visual-") and os.environ.get("MUJOCO_GL") == "disable":
+        raise EnvError(
+            f"{env_id} observes pictures, but MUJOCO_GL = disable, which is the default without a screen and without "
+            "EGL or OSMesa. Install libegl1 (draws on a GPU, or on the CPU with libegl-mesa0) or libosmesa6, or set "
+            "MUJOCO_GL."
+        )
     gymnasium.register_envs(importlib.import_module("ogbench"))
 
 
@@ -213,6 +219,8 @@ def register_suite(env_id: str) -> None:
                 how = _install_hint(suite) or f" Note that {suite.untested_reason}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}.{how}") from error
+            except EnvError:
+                raise
             except Exception as error:  # of any kind: third-party code runs here
                 failed = f"environment '{env_id}': importing '{suite.package}' failed with {format_error(error)}"
                 raise EnvError(f"{failed}.{renderer_hint(error)}") from error

@@ -264,7 +264,8 @@ def read_heldout_data(
         )
         if learns_rewards and (not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards):
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
-        check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
+        expected = spec_to_dict(config.algo.acting_spec(owner.obs_spec), owner.action_spec)  # recorded rows lack goals
+        check_dataset_fits(recorded, expected, config.env.id, config.algo)
         return _build_heldout(config, recorded, algo, scratch)
 
 

@@ -5,6 +5,8 @@ With an additional environment (``--env``), ``steps`` and the replay ratio count
 
 from __future__ import annotations
 
+import re
+
 from reverie.experiment.model_free_presets import MODEL_FREE, NATURE_ATARI, PENDULUM
 from reverie.experiment.preset import Preset, Settings
 
@@ -57,6 +59,33 @@ _GOAL_DATA: Settings = {
     "updates": 50_000, "steps": 50_000, "algo.batch_size": 256, "algo.networks.units": (256, 256),
 }
 """Changes of goal-conditioned learners for a machine without a GPU; values by reverie."""
+
+_STITCHED: Settings = {"algo.actor_goals.episode": 0.5, "algo.actor_goals.random": 0.5}
+_RANDOM: Settings = {"algo.actor_goals.episode": 0.0, "algo.actor_goals.random": 1.0}
+OGBENCH: tuple[tuple[str, str, Settings], ...] = (
+    ("gcivl hiql gciql crl qrl", r".*maze-giant-|.*humanoidmaze-", {"algo.discount": 0.995}),
+    ("gcivl hiql gciql crl qrl", r".*-stitch-", _STITCHED),
+    ("gcivl hiql gciql crl qrl", r".*-explore-", _RANDOM),
+    ("hiql", r"(visual-)?humanoidmaze-", {"algo.subgoal_steps": 100}),
+    ("hiql", r"(visual-)?(cube|scene|puzzle)-", {"algo.subgoal_steps": 10}),
+    ("hiql", r".*-explore-", {"algo.low_alpha": 10.0, "algo.high_alpha": 10.0}),
+    ("gciql", r"pointmaze-", {"algo.alpha": 0.003}),
+    ("gciql", r"(visual-)?(cube|scene|puzzle)-", {"algo.alpha": 1.0}),
+    ("gciql", r".*-noisy-", {"algo.alpha": 0.03}),
+    ("gciql", r".*-explore-", {"algo.alpha": 0.01}),
+    ("crl", r"pointmaze-", {"algo.alpha": 0.03}),
+    ("crl", r"(visual-)?(cube|scene|puzzle)-", {"algo.alpha": 3.0}),
+    ("crl", r".*-noisy-", {"algo.alpha": 0.1}),
+    ("crl", r".*-explore-", {"algo.alpha": 0.003}),
+    ("qrl", r"pointmaze-", {"algo.alpha": 0.0003}),
+    ("qrl", r"(visual-)?(cube|scene|puzzle)-", {"algo.alpha": 0.3}),
+    ("qrl", r".*-noisy-", {"algo.alpha": 0.03}),
+    ("qrl", r".*-explore-", {"algo.alpha": 0.001}),
+    ("gcbc gcivl hiql gciql crl qrl", r"visual-", {"algo.batch_size": 256, "algo.networks.encoder": "impala"}),
+    ("gcbc gcivl hiql gciql crl qrl", r"visual-(cube|scene|puzzle)-", {"algo.crop_probability": 0.5}),
+)
+"""Learners, the beginning of the name of a dataset or an environment as a regular expression, and the settings that
+OGBench's authors chose there (impls/hyperparameters.sh); of several, the later one wins."""
 
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA,
@@ -188,3 +217,12 @@ TABLE: dict[str, Preset] = {
         "Discrete CRR on data of Atari, of four 84x84 gray frames (Tianshou: atari_crr.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA),
 }
+
+
+def ogbench_settings(algorithm: str, name: str) -> Settings:
+    """Return the settings of :data:`OGBENCH` for a dataset or an environment of OGBench called ``name``."""
+    chosen: Settings = {}
+    for algorithms, pattern, settings in OGBENCH:
+        if algorithm in algorithms.split() and re.match(pattern, name):
+            chosen |= settings
+    return chosen

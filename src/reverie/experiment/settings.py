@@ -21,10 +21,12 @@ from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.in_memory import data_path
+from reverie.datasets.ogbench import PREFIX, parse_name
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
+from reverie.experiment.offline_presets import ogbench_settings
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
 from reverie.replay.persistent import absolute_store_path
@@ -227,6 +229,8 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
     if name is not None:
         config = make_preset(name, chosen.get("steps"))
+        if chosen.get("preset") in (None, "cpu"):
+            config = overlay(config, ogbench_settings(config.algo.algorithm, _ogbench_name(data, env)))
     else:
         config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
         config = config.merge(_settings_from_steps(config))
@@ -383,6 +387,15 @@ def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> Data
         of_data = {name: value for name, value in values.items() if name.partition(".")[0] == "data"}
         config = Layer(source, of_data).apply(config)
     return config.data
+
+
+def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
+    """Return the name of OGBench's dataset, or else its environment; "" if it is neither."""
+    name = Path(data.path).stem if isinstance(data.path, str) else ""
+    name = name.removeprefix(PREFIX)
+    if parse_name(name)[0]:
+        return name
+    return env if env is not None and has_goal_tasks(env) else ""
 
 
 def missing_input_question(request: Request, config: ExperimentConfig) -> str:

@@ -84,8 +84,12 @@ def with_phi(spec: ObsSpec, width: int) -> ObsSpec:
 
 
 def _scale(x: Tensor) -> Tensor:
-    """Return representations ``[..., D]`` scaled to the length sqrt(D)."""
-    return F.normalize(x, dim=-1) * math.sqrt(x.shape[-1])
+    """Return representations ``[..., D]`` scaled to the length sqrt(D); zeros, which have no direction, stay zeros.
+
+    The first update has zeros where a normalized state and its goal are the mean: their gradient would be infinite.
+    """
+    is_zero = (x == 0).all(-1, keepdim=True)
+    return F.normalize(x, dim=-1).masked_fill(is_zero, 0.0) * math.sqrt(x.shape[-1])
 
 
 class SubgoalEncoder(nn.Module):

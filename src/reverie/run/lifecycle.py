@@ -57,6 +57,7 @@ class RunLifecycle:
         self.checkpoints = checkpoints
         self.clock: Clock = experiment.clock
         self.heldout: Callable[[], Mapping[str, float]] = experiment.heldout or dict
+        self.final_heldout: Mapping[str, float] = {}
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
@@ -319,7 +320,7 @@ class RunLifecycle:
         A signal ends the evaluation at once: the run is complete without it, and the same command repeats it. This is
         the case until eval.json or estimate.json exists, so these are written after the log entries.
         """
-        heldout = self.heldout()
+        heldout = self.final_heldout = self.heldout()
         if not self.experiment.measurement:
             for sink in sinks if heldout else ():
                 sink.write(heldout, self.clock.position)
@@ -373,7 +374,7 @@ class RunLifecycle:
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
             reason="finished" if finished else "interrupted", stop_reason=self.early_stop_reason() if finished else "",
             evaluation=measurement if isinstance(measurement, Evaluation) else None,
-            estimate=None if isinstance(measurement, Evaluation) else measurement,
+            estimate=None if isinstance(measurement, Evaluation) else measurement, heldout=self.final_heldout,
             files=self.folder.files() | {name: path for name, path in checkpoints.items() if path},
         )  # fmt: skip
 

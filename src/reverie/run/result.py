@@ -6,7 +6,7 @@ import base64
 import functools
 import html
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,8 @@ class TrainResult:
     estimate: Any = None
     """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in an offline run without an evaluation
     environment; None if there was none."""
+    heldout: Mapping[str, float] = field(default_factory=dict)
+    """Losses on held-out rows at the end, and ``goal/recall``, by name; empty if there was no end, or no such rows."""
     files: dict[str, Path] = field(default_factory=dict)
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate", "checkpoint", and, if it is
     another one, "best checkpoint"."""

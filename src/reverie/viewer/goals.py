@@ -210,7 +210,7 @@ class GoalStates:
         numbers = dict[str, np.ndarray]()
         for key in self.vectors:
             if key in rows:
-                flat = rows[key].flatten(1).double().numpy()
+                flat = rows[key].reshape(len(rows[key]), -1).double().numpy()
                 names = [key if flat.shape[1] == 1 else f"{key} {i}" for i in range(flat.shape[1])]
                 numbers |= dict(zip(names, flat.T, strict=True))
         if self.has_components:
