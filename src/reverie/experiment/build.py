@@ -20,6 +20,7 @@ from reverie.algos.on_policy import OnPolicy
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
+from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
@@ -289,8 +290,9 @@ def build(
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
-    if isinstance(sources[0], ReplayBuffer | DeviceRollout) and algo.captures_on_cpu and algo.device.type == "cpu":
-        sources[0].shares_batch = sources[0].supports_sharing  # an update is over when the next batch is sampled
+    is_captured = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu" and not kernels_disabled()
+    if is_captured and isinstance(sources[0], ReplayBuffer | DeviceRollout):  # so the learner keeps no batch
+        sources[0].shares_batch = sources[0].supports_sharing
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
