@@ -94,7 +94,7 @@ def test_recordings_alone_give_a_number(walker, capsys):
     rates = []
     for updates in (1, 500):
         folder = walker.run.parent / f"recall-{updates}"
-        settings = {"algo.lr": 3e-3, "algo.batch_size": 64, "algo.tau": 0.02, "heldout_fraction": 0.2}
+        settings = {"algo.lr": 3e-3, "algo.batch_size": 64, "algo.tau": 0.02}
         own = settings | {"data": walker.run.parent / "walks.npz", "env": "none", "updates": updates, "run": folder}
         flags = [f"--{name}={value}" for name, value in own.items()]
         assert main(["train", "gcivl", *flags, "--algo.networks.units", "16", "16"]) == 0
@@ -102,6 +102,10 @@ def test_recordings_alone_give_a_number(walker, capsys):
         assert f"goal/recall {rates[-1]:.4g}" in capsys.readouterr().out
     assert rates[0] < 0.8
     assert rates[1] > 0.9
+    for more in ({"heldout_fraction": 0}, {"algorithm": "bc"}):
+        own = {"algorithm": "gcbc", "data": walker.run.parent / "walks.npz", "env": "none", "updates": 1} | more
+        folder = walker.run.parent / f"unmeasured-{own['algorithm']}"
+        assert not reverie.train(**own, run=folder).heldout
 
 
 def test_settings_that_contradict_goals_are_named(walker):

@@ -283,7 +283,7 @@ def build(
             seed = seeds["replay"] + is_mixed
             offline = read_offline_rows(config, recorded, algo, windows[0], seed, run, estimates)
             clock.longest_episode = offline.longest_episode
-        if config.has_heldout and rank == 0:
+        if (config.heldout_data or offline.heldout) and rank == 0:
             rows = offline.heldout or read_heldout_data(config, algo, task, probed, run)
             heldout = make_heldout_metrics(config, algo, rows)
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_name
 from reverie.core.bounds import Above, AtLeast, Regex, Within
@@ -31,6 +32,9 @@ from reverie.run.schedule import Schedule, parse_period
 DEFAULT_REPLAY_RATIO = 0.5
 END_OF_SCHEDULES = 10**15
 """Env steps after which all exploration schedules have ended."""
+HELDOUT_FRACTION = 0.05
+"""Default of ``heldout_fraction`` where nothing else would measure the agent."""
+
 NO_ENV = "none"
 """Environment id of a run without an environment."""
 DATASET_ENV = "auto"
@@ -90,9 +94,9 @@ class ExperimentConfig(Config):
     """Held-out dataset, in the format of data.path: at each report and evaluation and at the end, the learner's losses
     on the same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply. Default for
     ogbench:NAME: ogbench:NAME-val, if there is such a file."""
-    heldout_fraction: Annotated[float, Within("[0, 1)")] = 0.0
+    heldout_fraction: Annotated[float | None, Within("[0, 1)")] = None
     """Fraction of the dataset's episodes, evenly spaced, that are not learned from: they are the held-out data. 0:
-    none."""
+    none. None: 0.05 for goal-conditioned learners with neither an environment nor heldout_data; 0 for others."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Number of learners. Each is a process with its share of every batch, of the environments and of the replay, and
     with its own GPU if there are GPUs. They take each gradient step together. torchrun sets this number by its number
@@ -227,7 +231,15 @@ class ExperimentConfig(Config):
     @property
     def has_heldout(self) -> bool:
         """Whether there is held-out data."""
-        return bool(self.heldout_data) or self.heldout_fraction > 0
+        return bool(self.heldout_data) or self.fraction_held_out > 0
+
+    @property
+    def fraction_held_out(self) -> float:
+        """``heldout_fraction``, or its default."""
+        if self.heldout_fraction is not None:
+            return self.heldout_fraction
+        has_no_number = self.env.id == NO_ENV and not self.heldout_data and isinstance(self.algo, GoalKeysConfig)
+        return HELDOUT_FRACTION if has_no_number else 0.0
 
     @property
     def scores_during_training(self) -> bool:
@@ -307,7 +319,7 @@ class ExperimentConfig(Config):
         experience = self.experience or experience_from_fraction(self.offline_fraction)
         path = data_path([_absolute(path) for path in split_paths(self.data.path)])
         heldout = self.heldout_data and _absolute(self.heldout_data)
-        if not self.has_heldout and getattr(self.algo.learner, "has_heldout_losses", False):
+        if not (self.heldout_data or self.heldout_fraction) and getattr(self.algo.learner, "has_heldout_losses", False):
             heldout = heldout_name(self.data.path)
         config = self.merge({"data.path": path, "heldout_data": heldout})
         return config.merge(

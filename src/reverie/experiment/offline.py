@@ -121,7 +121,7 @@ def load_dataset(
     """
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
     columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
-    heldout = HeldoutEpisodes(config.heldout_fraction)
+    heldout = HeldoutEpisodes(config.fraction_held_out)
     with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
         parts = track_progress(recorded.parts(columns))
         dataset = config.data.build(
@@ -132,7 +132,7 @@ def load_dataset(
     _store_returns(dataset, algo)
     sample_goals(algo, dataset, seed)
     rewards = np.concatenate(columns["reward"]) if unclipped else None
-    if not heldout.fraction:
+    if not heldout.fraction or (not heldout.parts and config.heldout_fraction is None):
         return dataset, rewards, None
     if not heldout.parts:
         raise ConfigError(
