@@ -88,20 +88,19 @@ class DeviceVectorEnv:
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
         self._check_rows(rows)
-        obs = self._encode(rows.obs, self.num_envs)
+        obs, reward = self._encode(rows.obs, self.num_envs), rows.reward.float()
         before, self.success = self._shown, rows.success
-        if before is not None and any(
-            x.data_ptr() == before.obs[key].data_ptr() for key, x in obs.items() if x.numel()
-        ):
-            raise DataError(
-                "the observations of a step are in the memory of those of the step before, which they overwrite. "
-                "Return new tensors from step(), such as obs.clone()."
-            )
+        if before is not None:
+            columns = [(before.reward, reward), (before.is_last, rows.last), (before.is_terminal, rows.terminal)]
+            columns += [(before.obs[key], x) for key, x in obs.items() if x.numel()]
+            if any(old.data_ptr() == x.data_ptr() for old, x in columns):
+                raise DataError(
+                    "the values of a step are in the memory of those of the step before, which they overwrite. "
+                    "Return new tensors from step(), such as obs.clone()."
+                )
         if MASK_KEY in obs:
             obs[MASK_KEY] = self._with_choice(obs[MASK_KEY])
-        self._shown = Step(
-            obs=obs, reward=rows.reward.float(), is_first=first, is_last=rows.last, is_terminal=rows.terminal
-        )
+        self._shown = Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
         return self._shown
 
     def _with_choice(self, mask: Tensor) -> Tensor:

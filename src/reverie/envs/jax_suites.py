@@ -54,14 +54,14 @@ def _gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
 
     seen, action = env.observation_space(params), env.action_space(params)
     return JaxTask(
-        lambda key: env.reset_env(key, params), step, _to_space(seen), _to_space(action), int(max_episode_steps)
+        lambda key: env.reset_env(key, params), step, to_space(seen), to_space(action), int(max_episode_steps)
     )
 
 
 def navix(name: str, **kwargs: Any) -> JaxTask:
     """Return an environment of navix; ``kwargs`` are its arguments. Observations are classes of the cells."""
     env = importlib.import_module("navix").make(name, **kwargs)
-    space, jnp = _to_space(env.observation_space), import_jax().numpy
+    space, jnp = to_space(env.observation_space), import_jax().numpy
     if is_grid := isinstance(space, spaces.MultiDiscrete):
         space = spaces.MultiDiscrete(np.full(space.shape, NAVIX_CLASSES))  # its own lacks lava and the player
 
@@ -76,7 +76,7 @@ def navix(name: str, **kwargs: Any) -> JaxTask:
         after = env._step(state, action)  # step() would begin a new episode
         return observe(after), after, after.reward, after.is_termination(), after.is_truncation()
 
-    return JaxTask(init, step, space, _to_space(env.action_space), int(env.max_steps))
+    return JaxTask(init, step, space, to_space(env.action_space), int(env.max_steps))
 
 
 def jumanji(name: str, **kwargs: Any) -> JaxTask:
@@ -167,17 +167,19 @@ def _box(shape: tuple[int, ...]) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
-def _to_space(space: Any) -> Any:
-    """Return Gymnasium's form of a space of gymnax, Craftax or navix."""
+def to_space(space: Any) -> Any:
+    """Return Gymnasium's form of a space of gymnax, Craftax, navix or mjlab."""
+    if isinstance(space, spaces.Space):
+        return space
     inner = getattr(space, "spaces", None)
     if inner is not None:
         is_tuple = isinstance(inner, list | tuple)
         return (
-            spaces.Tuple([*map(_to_space, inner)])
+            spaces.Tuple([*map(to_space, inner)])
             if is_tuple
-            else spaces.Dict({key: _to_space(part) for key, part in inner.items()})
+            else spaces.Dict({key: to_space(part) for key, part in inner.items()})
         )
-    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    shape, dtype = tuple(space.shape), np.dtype(getattr(space, "dtype", np.float32))
     count = getattr(space, "n", None)
     if count is None and type(space).__name__ == "Discrete":  # navix: of any shape, from 0 to a maximum
         count = int(np.max(space.maximum)) + 1
