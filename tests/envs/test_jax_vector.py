@@ -9,6 +9,7 @@ import torch
 
 from device_vectors import jax_env, jax_task
 from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs import jax_suites
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.slot_vector_env import make_vector_env
@@ -61,7 +62,7 @@ def test_a_task_with_wrong_values_is_named(place, change, message):
         env.step(torch.zeros(2, 2))
 
 
-def test_unknown_devices_names_and_settings_are_refused():
+def test_unknown_devices_names_and_settings_are_refused(monkeypatch):
     pytest.importorskip("jax")
     from reverie.envs.jax_vector import JaxVector
 
@@ -69,8 +70,8 @@ def test_unknown_devices_names_and_settings_are_refused():
         JaxVector(jax_task(), 2, "cuda")
     with pytest.raises(ConfigError, match="frame_stack"):
         make_vector_env(EnvConfig(id="gymnax/CartPole-v1", frame_stack=2), seed=0)
-    pytest.importorskip("gymnax")
-    with pytest.raises(EnvError, match="gymnax/NoPole-v1"):
+    monkeypatch.setitem(jax_suites.NAMES, "gymnax", lambda load: ["CartPole-v1", "Catch-bsuite"])
+    with pytest.raises(EnvError, match=r"Did you mean 'CartPole-v1'.*All: CartPole-v1, Catch-bsuite"):
         make_vector_env(EnvConfig(id="gymnax/NoPole-v1"), seed=0)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError, format_error
+from reverie.core.errors import EnvError, did_you_mean, format_error
 from reverie.envs.jax_vector import JaxTask, import_jax
 
 Space = spaces.Space[Any]
@@ -194,6 +194,14 @@ def to_space(space: Any) -> Any:
 SUITES: dict[str, Callable[..., JaxTask]] = {
     "gymnax": gymnax, "craftax": craftax, "navix": navix, "jumanji": jumanji, "brax": brax, "playground": playground,
 }  # fmt: skip
+NAMES: dict[str, Callable[[Any], Iterable[str]]] = {
+    "gymnax": lambda load: load("gymnax").registered_envs,
+    "navix": lambda load: load("navix").registry(),
+    "jumanji": lambda load: load("jumanji").registered_environments(),
+    "brax": lambda load: load("brax.envs")._envs,
+    "playground": lambda load: load("mujoco_playground").registry.ALL_ENVS,
+}
+"""The names of each suite that has a list of them, given ``importlib.import_module``."""
 
 
 def make_task(env_id: str, kwargs: Mapping[str, Any]) -> JaxTask:
@@ -206,10 +214,16 @@ def _make_task(env_id: str, kwargs: str) -> JaxTask:
     suite, _, name = env_id.partition("/")
     import_jax()
     try:
+        if suite in NAMES and name not in (known := [*NAMES[suite](importlib.import_module)]):
+            raise EnvError(
+                f"unknown environment '{env_id}'.{did_you_mean(name, known)} All: {', '.join(sorted(known))}."
+            )
         task = SUITES[suite](name, **json.loads(kwargs))
         return task._replace(packages={package: version(package) for package in (suite, "jax")})
     except ImportError as error:
         raise EnvError(f"environment '{env_id}' needs the package '{suite}' ({error}): pip install {suite}") from error
+    except EnvError:
+        raise
     except Exception as error:  # of any kind: third-party code runs here
         raise EnvError(
             f"environment '{env_id}' with env.kwargs = {kwargs} failed with {format_error(error)}"
