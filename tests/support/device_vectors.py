@@ -68,7 +68,7 @@ class TorchCycle(VectorEnv):
 
 
 class Batched:
-    """The cycle as by Isaac Lab, or by mjlab without its resets: no Gymnasium vector, with flags that it overwrites."""
+    """The cycle as by Isaac Lab, or by mjlab without its resets: no Gymnasium vector, with memory that it reuses."""
 
     device, single_action_space = "cpu", spaces.Discrete(2)
     single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)  # of its own kind
@@ -78,19 +78,20 @@ class Batched:
         self.cycle = TorchCycle(
             num_envs, AutoresetMode.SAME_STEP if auto_reset else AutoresetMode.DISABLED, final=final
         )
-        self.flags = torch.zeros(2, num_envs, dtype=torch.bool)
+        self.flags, self.memory = torch.zeros(2, num_envs, dtype=torch.bool), torch.zeros(num_envs, 4)
 
     def reset(self, seed=None, env_ids=None):
-        if env_ids is None:
-            return self.cycle.reset(seed=seed)
-        self.flags[:, env_ids] = False
-        return self.cycle.reset(options={"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0})
+        options = None
+        if env_ids is not None:
+            self.flags[:, env_ids] = False
+            options = {"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0}
+        return self.memory.copy_(self.cycle.reset(seed=seed, options=options)[0]), {}
 
     def step(self, action):
         assert self.cfg.auto_reset or not self.flags.any()  # ended environments have to be reset at once
         obs, reward, self.flags[0], self.flags[1], info = self.cycle.step(action)
         info["success"] = self.flags[0]
-        return obs, reward, *self.flags, info
+        return self.memory.copy_(obs), reward, *self.flags, info
 
     def close(self):
         pass

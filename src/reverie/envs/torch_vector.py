@@ -44,7 +44,7 @@ class TorchVector:
         self.device: torch.device = torch.device(device) if device else first_leaf(self.reset(None).obs).device
 
     def reset(self, seed: int | None) -> TensorRows:
-        obs, _ = self.vector.reset(seed=seed)
+        obs = map_tensors(Tensor.clone, self.vector.reset(seed=seed)[0])
         none = torch.zeros(self.num_envs, dtype=torch.bool, device=first_leaf(obs).device)
         self._last, self._carried, self._fresh = none, none.float(), obs
         self.is_lost: Tensor = none.any()  # whether an episode has ended without its last observation
