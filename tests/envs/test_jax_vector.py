@@ -1,11 +1,14 @@
 """Environments in JAX: exact final observations, states that resume, and what is said without JAX."""
 
+import collections
 import subprocess
 import sys
+from unittest import mock
 
 import gymnasium
 import pytest
 import torch
+from gymnasium import spaces
 
 from device_vectors import jax_env, jax_task
 from reverie.core.errors import ConfigError, DataError, EnvError
@@ -73,6 +76,31 @@ def test_unknown_devices_names_and_settings_are_refused(monkeypatch):
     monkeypatch.setitem(jax_suites.NAMES, "gymnax", lambda load: ["CartPole-v1", "Catch-bsuite"])
     with pytest.raises(EnvError, match=r"Did you mean 'CartPole-v1'.*All: CartPole-v1, Catch-bsuite"):
         make_vector_env(EnvConfig(id="gymnax/NoPole-v1"), seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_an_environment_with_the_interface_of_gymnax(dtype):
+    """Of a version before 1, which counts time limits as terminations: one that counts to 5."""
+    jnp = pytest.importorskip("jax").numpy
+    from reverie.envs.jax_vector import JaxVector
+
+    state = collections.namedtuple("State", "time")
+    env = mock.Mock(spec=["reset_env", "step_env", "observation_space", "action_space"])
+    env.observation_space.return_value, env.action_space.return_value = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
+    env.reset_env = lambda key, params: (jnp.zeros(1), state(jnp.int32(0)))
+    env.step_env = lambda key, s, action, params: (
+        jnp.float32(s.time + 1)[None], state(s.time + 1), action * 1.0, (s.time >= 4).astype(dtype), {}
+    )  # fmt: skip
+    vector = JaxVector(jax_suites.gymnax_like(env, None, 5), 2)
+    vector.reset(0)
+    if dtype == "float32":  # among which NaN would count as true
+        with pytest.raises(EnvError, match="terminal of dtype float32"):
+            vector.step(torch.ones(2, dtype=torch.int64))
+        return
+    rows = [vector.step(torch.ones(2, dtype=torch.int64)) for _ in range(6)]
+    assert [bool(x.last[0]) for x in rows] == [False] * 4 + [True, False]
+    assert not any(x.terminal.any() for x in rows)
+    assert [float(x.obs[0]) for x in rows] == [1, 2, 3, 4, 5, 0]
 
 
 def test_cartpole_of_gymnax_equals_gymnasiums_step_for_step():

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
-from reverie.envs.jax_vector import JaxTask, import_jax
+from reverie.envs.jax_vector import JaxTask, check_flags, import_jax
 
 Space = spaces.Space[Any]
 NAVIX_CLASSES = 12
@@ -29,23 +29,28 @@ def gymnax(name: str, **kwargs: Any) -> JaxTask:
     fields = set(vars(module.make(name)[1]))
     env, params = module.make(name, **{key: value for key, value in kwargs.items() if key not in fields})
     params = params.replace(**{key: value for key, value in kwargs.items() if key in fields})
-    return _gymnax_like(env, params, params.max_steps_in_episode)
+    return gymnax_like(env, params, params.max_steps_in_episode)
 
 
 def craftax(name: str, **kwargs: Any) -> JaxTask:
     """Return a game of Craftax; ``kwargs`` are fields of its parameters."""
     env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**kwargs)
-    return _gymnax_like(env, params, int(params.max_timesteps))
+    return gymnax_like(env, params, int(params.max_timesteps))
 
 
-def _gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
-    """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier."""
+def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
+    """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier.
+
+    Before version 1, an episode that ends after ``max_episode_steps`` is truncated, whatever the environment says.
+    """
     jnp = import_jax().numpy
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
         obs, state, reward, terminal, _ = env.step_env(key, state, action, params)
-        terminal = jnp.asarray(terminal, bool)
+        terminal = jnp.asarray(terminal)
+        terminal = terminal != 0 if jnp.issubdtype(terminal.dtype, jnp.integer) else terminal
+        check_flags(terminal=terminal)
         if hasattr(env, "is_truncated"):
             return obs, state, reward, terminal, jnp.asarray(env.is_truncated(state, params), bool)
         time = state.timestep if hasattr(state, "timestep") else state.time
@@ -109,7 +114,7 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
 def brax(name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: Any) -> JaxTask:
     """Return an environment of Brax; ``kwargs`` are its arguments, such as ``backend``."""
     env = importlib.import_module("brax.envs").get_environment(name, **kwargs)
-    return _brax_like(env, episode_length, action_repeat, reset)
+    return brax_like(env, episode_length, action_repeat, reset)
 
 
 def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
@@ -117,10 +122,10 @@ def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
     registry = importlib.import_module("mujoco_playground").registry
     config = registry.get_default_config(name)
     env = registry.load(name, config_overrides=kwargs or None)
-    return _brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
+    return brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
 
 
-def _brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
+def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
     """Return an environment with Brax's interface: ``reset(key)`` and ``step(state, action)``, which return a state.
 
     Episodes are truncated after ``episode_length`` steps of the environment, as by Brax's wrapper. ``reset``: "full"

@@ -163,7 +163,7 @@ def compiled(
         obs, state, reward, terminal, truncated, *success = each(step)(
             jax.random.split(keys[0], num), carry.state, action
         )
-        _check_flags(terminal=terminal, truncated=truncated)
+        check_flags(terminal=terminal, truncated=truncated)
         fresh = jax.random.split(keys[1], num)
         begun = each(init)(fresh) if restart is None else each(restart)(fresh, *carry.firsts)
         obs, state = tree.map(pick(ended), begun, (obs, state))
@@ -174,7 +174,7 @@ def compiled(
     return jax.jit(begin, static_argnums=1), jax.jit(turn)
 
 
-def _check_flags(**flags: Any) -> None:
+def check_flags(**flags: Any) -> None:
     """Raise EnvError for flags that are not bool, such as floats, among which NaN would count as true."""
     for name, flag in flags.items():
         if flag.dtype != bool:
