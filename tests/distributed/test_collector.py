@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -45,8 +48,13 @@ class Critic(nn.Module):
 SMALL: dict[str, Any] = {"batch_size": 8, "learning_starts": 20, "random_steps": 10, "replay": {"capacity": 1000}}
 
 
-def train(folder: Path | None, stop_after: int = 0, **settings: Any) -> tuple[nn.Module, reverie.Collector]:
-    """Train DDPG in a loop of one's own, which ends early, ``stop_after`` that many updates."""
+def train(
+    folder: Path | None, stop_after: int = 0, signals: Mapping[int, int] = MappingProxyType({}), **settings: Any
+) -> tuple[nn.Module, reverie.Collector]:
+    """Train DDPG in a loop of one's own, which ends early, ``stop_after`` that many updates.
+
+    ``signals``: how many signals arrive within an update, by its number.
+    """
     torch.manual_seed(0)
     actor, critic = Actor(), Critic()
     objective = DDPGObjective(actor, critic, DDPGConfig(tau=0.1))
@@ -58,6 +66,8 @@ def train(folder: Path | None, stop_after: int = 0, **settings: Any) -> tuple[nn
             losses = objective(batch)
             optim.zero_grad()
             losses.total().backward()
+            for _ in range(signals.get(collector.clock.updates, 0)):
+                signal.raise_signal(signal.SIGINT)
             optim.step()
             objective.target_actor.update()
             objective.target_critic.update()
@@ -77,6 +87,18 @@ def test_a_loop_that_was_left_between_two_updates_continues_bit_for_bit(tmp_path
     assert left.clock.updates_promised == 392
     actor, continued = train(tmp_path / "left", **rest)
     assert len(whole.pop_episodes()) == len(continued.pop_episodes()) == 2
+    for value, other in zip(actor.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(value, other)
+
+
+def test_a_signal_ends_the_loop_after_its_update_and_a_second_one_at_once_without_saving(tmp_path: Path) -> None:
+    expected, _ = train(None)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, signals={100: 1})
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, signals={200: 2})  # the update is half made
+    actor, continued = train(tmp_path)
+    assert continued.env_steps == 420
     for value, other in zip(actor.parameters(), expected.parameters(), strict=True):
         assert torch.equal(value, other)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,6 +33,7 @@ from reverie.run.collect import CollectorProtocol, EpisodeStats
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_step
+from reverie.run.signal_handling import Interrupt
 
 
 class Collector:
@@ -167,16 +169,29 @@ class Collector:
         return len(self.experiment.source)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Collect, and yield a batch ``[B, T]`` for each update that is due, until there are ``steps`` env steps."""
+        """Collect, and yield a batch ``[B, T]`` for each update that is due, until there are ``steps`` env steps.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed, or once this update is made; SystemExit after other signals.
+        """
         clock = self.clock
-        while True:
-            while clock.updates < clock.updates_promised:  # first those that a break or a save has left
-                yield self.sample()
-            if clock.done:
-                break
-            self.collect()
+        with Interrupt(clock) as interrupt:
+            while True:
+                while clock.updates < clock.updates_promised:  # first those that a break or a save has left
+                    yield self.sample()
+                    self._stop_after(interrupt)
+                if clock.done:
+                    break
+                self.collect()
+                self._stop_after(interrupt)
         if problem := self.experiment.no_update_reason():
             logger.warning(problem)
+
+    def _stop_after(self, interrupt: Interrupt) -> None:
+        """Raise what ends the process if a signal has arrived. Everything can be saved, as no update is half made."""
+        if (number := interrupt.received) is not None:
+            self.clock.stop = False
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def collect(self) -> int:
         """Take a step in each environment, or receive the rows of the actors; return the updates that are due.
@@ -252,4 +267,6 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.clock.stop:  # a second signal, perhaps within an update
+            self._saved = self._progress
         self.close()
