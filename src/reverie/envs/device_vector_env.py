@@ -20,7 +20,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
-from reverie.envs.suites import package_versions
+from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 
@@ -200,7 +200,9 @@ def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
     from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
     from reverie.envs.jax_vector import JaxVector
 
-    return JaxVector(make_task(config.id, config.kwargs), num, device)
+    kwargs = dict(config.kwargs)
+    random_start = bool(kwargs.pop(RANDOM_START, False))
+    return JaxVector(make_task(config.id, kwargs), num, device, random_start=random_start)
 
 
 def _check_device_settings(config: EnvConfig) -> None:

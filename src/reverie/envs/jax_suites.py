@@ -157,6 +157,9 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
         # Otherwise the random numbers of each episode would be those of the first.
         return obs, (state.replace(info={**state.info, "rng": key}) if "rng" in state.info else state, steps)
 
+    def at_random_age(key: Any, both: Any) -> tuple[Any, Any]:
+        return both[0], jax.random.randint(key, (), 0, episode_length, jnp.int32)
+
     shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
     space: Space
     if isinstance(shapes, Mapping):
@@ -165,7 +168,8 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
         space = _box(shapes.shape)
     action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
     limit = -(-episode_length // action_repeat)
-    return JaxTask(init, step, space, action, limit, {}, action_repeat, restart if reset == "pool" else None)
+    pool = restart if reset == "pool" else None
+    return JaxTask(init, step, space, action, limit, {}, action_repeat, pool, at_random_age)
 
 
 def _box(shape: tuple[int, ...]) -> spaces.Box:
