@@ -114,6 +114,17 @@ def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
     assert torch.equal(env.success, kept)
 
 
+def test_a_function_of_a_vector_needs_the_setting():
+    with pytest.raises(EnvError, match=r"Set env\.vectorization = native"):
+        make_vector_env(EnvConfig(num=4), seed=0, factory=Batched)
+
+
+def test_truncation_ends_all_episodes():
+    env = torch_env(3)
+    assert env.truncate(env.reset(0), [1]).is_last.all()
+    assert env.step(torch.eye(2)[[0] * 3]).is_first.all()
+
+
 def test_a_vector_that_hides_its_last_observations_is_refused():
     config = EnvConfig(num=4, vectorization="native")
     with pytest.raises(EnvError, match="metadata"):  # unless it declares how it resets
@@ -122,8 +133,20 @@ def test_a_vector_that_hides_its_last_observations_is_refused():
         make_vector_env(config, seed=0, factory=lambda num_envs: mock.Mock(num_envs=num_envs))
 
 
-def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros():
-    vector = TorchCycle(8, AutoresetMode.SAME_STEP)
+class Pushed(TorchCycle):
+    """Records the sizes of actions that are numbers."""
+
+    single_action_space = spaces.Box(-1, 1, (2,))
+
+    def step(self, action):
+        answer = super().step(action[:, 0].long())
+        self.actions[-1] = action.abs().sum(1)
+        return answer
+
+
+@pytest.mark.parametrize("kind", [TorchCycle, Pushed])
+def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros(kind):
+    vector = kind(8, AutoresetMode.SAME_STEP)
     env = DeviceVectorEnv(TorchVector(vector), EnvConfig(num=8), 0)
     step = env.reset(0)
     for _ in range(30):

@@ -104,6 +104,10 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
             {"batch_size": 32, "batch_length": 8, "networks.memory": "gru(4)"}, {},
             "batch_size = 32 does not divide the 16 rows .* set algo.batch_size = 16",
         ),
+        (
+            {"batch_size": 16, "batch_length": 8, "networks.memory": "gru(4)"}, {"env__num": 3},
+            "batch_size = 16 does not divide the 24 rows .* set algo.batch_size = 8",
+        ),
         ({}, {"replay__fractions__priority": 1.0}, "replay.fractions = .* has no effect"),
         ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
         ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),

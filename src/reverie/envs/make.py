@@ -193,12 +193,15 @@ def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> objec
 
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
     """Call ``factory``, with the requested render mode if it has such a parameter."""
-    kwargs = dict(config.kwargs)
+    kwargs, parameters = dict(config.kwargs), dict[str, inspect.Parameter]()
+    with contextlib.suppress(ValueError):  # some C classes have no signature
+        parameters = dict(inspect.signature(factory).parameters)
+    if "num_envs" in parameters and parameters["num_envs"].default is inspect.Parameter.empty:
+        raise EnvError(f"{short_repr(factory)} makes num_envs environments at once. Set env.vectorization = native.")
     if render or config.pixels != "none":
         _prepare_drawing()
-        with contextlib.suppress(ValueError):  # some C classes have no signature
-            if "render_mode" in inspect.signature(factory).parameters:
-                kwargs = {"render_mode": "rgb_array", **kwargs}
+        if "render_mode" in parameters:
+            kwargs = {"render_mode": "rgb_array", **kwargs}
     return factory(**kwargs)
 
 
