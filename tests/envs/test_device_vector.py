@@ -115,7 +115,7 @@ def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
 
 
 def test_a_function_of_a_vector_needs_the_setting():
-    with pytest.raises(EnvError, match=r"Set env\.vectorization = native"):
+    with pytest.raises(EnvError, match=r"set env\.vectorization = native"):
         make_vector_env(EnvConfig(num=4), seed=0, factory=Batched)
 
 

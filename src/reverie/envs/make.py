@@ -193,16 +193,18 @@ def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> objec
 
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
     """Call ``factory``, with the requested render mode if it has such a parameter."""
-    kwargs, parameters = dict(config.kwargs), dict[str, inspect.Parameter]()
-    with contextlib.suppress(ValueError):  # some C classes have no signature
-        parameters = dict(inspect.signature(factory).parameters)
-    if "num_envs" in parameters and parameters["num_envs"].default is inspect.Parameter.empty:
-        raise EnvError(f"{short_repr(factory)} makes num_envs environments at once. Set env.vectorization = native.")
+    kwargs = dict(config.kwargs)
     if render or config.pixels != "none":
         _prepare_drawing()
-        if "render_mode" in parameters:
-            kwargs = {"render_mode": "rgb_array", **kwargs}
-    return factory(**kwargs)
+        with contextlib.suppress(ValueError):  # some C classes have no signature
+            if "render_mode" in inspect.signature(factory).parameters:
+                kwargs = {"render_mode": "rgb_array", **kwargs}
+    try:
+        return factory(**kwargs)
+    except TypeError as error:
+        if "argument: 'num_envs'" not in str(error):
+            raise
+        raise EnvError(f"{error}. To make many environments at once, set env.vectorization = native.") from error
 
 
 def _prepare_drawing() -> None:
