@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -11,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import reverie
+from device_vectors import jax_task
 from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.core.columns import zero_step
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch
 
 
 class Actor(nn.Module):
@@ -45,8 +51,13 @@ class Critic(nn.Module):
 SMALL: dict[str, Any] = {"batch_size": 8, "learning_starts": 20, "random_steps": 10, "replay": {"capacity": 1000}}
 
 
-def train(folder: Path | None, stop_after: int = 0, **settings: Any) -> tuple[nn.Module, reverie.Collector]:
-    """Train DDPG in a loop of one's own, which ends early, ``stop_after`` that many updates."""
+def train(
+    folder: Path | None, stop_after: int = 0, signals: Mapping[int, int] = MappingProxyType({}), **settings: Any
+) -> tuple[nn.Module, reverie.Collector]:
+    """Train DDPG in a loop of one's own, which ends early, ``stop_after`` that many updates.
+
+    ``signals``: how many signals arrive within an update, by its number.
+    """
     torch.manual_seed(0)
     actor, critic = Actor(), Critic()
     objective = DDPGObjective(actor, critic, DDPGConfig(tau=0.1))
@@ -58,6 +69,8 @@ def train(folder: Path | None, stop_after: int = 0, **settings: Any) -> tuple[nn
             losses = objective(batch)
             optim.zero_grad()
             losses.total().backward()
+            for _ in range(signals.get(collector.clock.updates, 0)):
+                signal.raise_signal(signal.SIGINT)
             optim.step()
             objective.target_actor.update()
             objective.target_critic.update()
@@ -79,6 +92,73 @@ def test_a_loop_that_was_left_between_two_updates_continues_bit_for_bit(tmp_path
     assert len(whole.pop_episodes()) == len(continued.pop_episodes()) == 2
     for value, other in zip(actor.parameters(), expected.parameters(), strict=True):
         assert torch.equal(value, other)
+
+
+def test_a_signal_ends_the_loop_after_its_update_and_a_second_one_at_once_without_saving(tmp_path: Path) -> None:
+    expected, _ = train(None)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, signals={100: 1})
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, signals={200: 2})  # the update is half made
+    actor, continued = train(tmp_path)
+    assert continued.env_steps == 420
+    for value, other in zip(actor.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(value, other)
+
+
+class Logits:
+    """A distribution over two classes."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.classes = torch.distributions.OneHotCategorical(logits=logits, validate_args=False)
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        action = self.classes.sample()
+        return action, self.classes.log_prob(action)
+
+    def mode(self) -> Tensor:
+        return self.classes.mode
+
+
+def train_on_rollouts(env: Any, folder: Path, stop_after: int = 0) -> tuple[Tensor, list[Batch]]:
+    """Train by REINFORCE; return the weights and all batches."""
+    torch.manual_seed(0)
+    layer, batches = nn.Linear(4, 2), list[Batch]()
+    optim = torch.optim.SGD(layer.parameters(), 1e-3)
+    policy = nn.ModuleDict({"layer": layer})
+    policy.forward = lambda obs: Logits(layer(obs["observation"]))  # type: ignore[method-assign]
+    settings: dict[str, Any] = {"envs": 4, "rollout": 8, "steps": 256}
+    settings |= {} if isinstance(env, str) else {"env.vectorization": "native"}
+    with reverie.Collector(env, policy, folder=folder, state={"optim": optim}, **settings) as collector:
+        for batch in collector:
+            optim.zero_grad()
+            log_prob = policy(batch.obs).classes.log_prob(batch.action)[:, :-1]
+            (-log_prob * batch.reward[:, 1:] * ~batch.is_last[:, :-1]).mean().backward()
+            optim.step()
+            batches.append(batch.map(Tensor.clone))
+            if len(batches) == stop_after:
+                break
+    return layer.weight.detach(), batches
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "in JAX"])
+def test_rollouts_for_a_policy_of_ones_own_follow_each_other_and_resume_bit_for_bit(name: str, tmp_path: Path) -> None:
+    env: Any = name
+    if name == "in JAX":
+        pytest.importorskip("jax")
+        from reverie.envs.jax_vector import JaxVector
+
+        def env(num_envs: int) -> JaxVector:
+            return JaxVector(jax_task(), num_envs)
+
+    expected, whole = train_on_rollouts(env, tmp_path / "whole")
+    _, left = train_on_rollouts(env, tmp_path / "left", stop_after=3)
+    weights, rest = train_on_rollouts(env, tmp_path / "left")
+    assert torch.equal(weights, expected)
+    assert len(left) + len(rest) == len(whole) > 7
+    for batch, after in itertools.pairwise(whole):
+        assert batch.shape == (4, 9)
+        assert torch.equal(batch.obs["observation"][:, -1], after.obs["observation"][:, 0])
 
 
 def test_actors_act_with_the_newest_weights_and_wait_for_updates() -> None:
@@ -163,6 +243,7 @@ def function(obs: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"policy": function, "rollout": 8, "batch_size": 4}, "a batch is one rollout"),
         ({"policy": nn.Linear(3, 1)}, r"the policy failed: TypeError: .* It gets a dictionary .*observation: \[2, 3\]"),
         ({"policy": Actor(2)}, r"the policy returns \[2, 2\] for two observations: expected \[2, 1\]"),
         ({"policy": lambda obs: 1.0}, r"the policy returns float: expected a tensor \[N, 1\], or a distribution"),

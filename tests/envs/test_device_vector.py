@@ -1,5 +1,7 @@
 """Environments on a device show the rows that environments on the host show; and their mistakes are named."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,17 @@ from gymnasium.vector import AutoresetMode
 
 import device_vectors
 import reverie
-from device_vectors import SPACE, TorchCycle, check_rows, jax_env, jax_task, random_rows, tabular_values, torch_env
+from device_vectors import (
+    SPACE,
+    Batched,
+    TorchCycle,
+    check_rows,
+    jax_env,
+    jax_task,
+    random_rows,
+    tabular_values,
+    torch_env,
+)
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.obs_codec import ObsCodec
@@ -90,8 +102,51 @@ def test_values_at_time_limits_are_those_without_a_limit(make):
     torch.testing.assert_close(values, torch.tensor([0.81, 0.9, 1.0], dtype=torch.float64) / (1 - 0.729))
 
 
-def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros():
-    vector = TorchCycle(8, AutoresetMode.SAME_STEP)
+@pytest.mark.parametrize("auto_reset", [True, False])
+def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
+    config = EnvConfig(num=64, vectorization="native", kwargs={"auto_reset": auto_reset})
+    env = make_vector_env(config, seed=0, factory=Batched)
+    rows = random_rows(env, 200)
+    check_rows(rows, exact=False)
+    assert rows["is_terminal"].sum() > 100
+    kept = env.success.clone()
+    env.vector.vector.flags[:] = True
+    assert torch.equal(env.success, kept)
+
+
+def test_a_function_of_a_vector_needs_the_setting():
+    with pytest.raises(EnvError, match=r"set env\.vectorization = native"):
+        make_vector_env(EnvConfig(num=4), seed=0, factory=Batched)
+
+
+def test_truncation_ends_all_episodes():
+    env = torch_env(3)
+    assert env.truncate(env.reset(0), [1]).is_last.all()
+    assert env.step(torch.eye(2)[[0] * 3]).is_first.all()
+
+
+def test_a_vector_that_hides_its_last_observations_is_refused():
+    config = EnvConfig(num=4, vectorization="native")
+    with pytest.raises(EnvError, match="metadata"):  # unless it declares how it resets
+        random_rows(make_vector_env(config, seed=0, factory=lambda num_envs: Batched(num_envs, final=None)), 50)
+    with pytest.raises(EnvError, match="rsl_rl"):
+        make_vector_env(config, seed=0, factory=lambda num_envs: mock.Mock(num_envs=num_envs))
+
+
+class Pushed(TorchCycle):
+    """Records the sizes of actions that are numbers."""
+
+    single_action_space = spaces.Box(-1, 1, (2,))
+
+    def step(self, action):
+        answer = super().step(action[:, 0].long())
+        self.actions[-1] = action.abs().sum(1)
+        return answer
+
+
+@pytest.mark.parametrize("kind", [TorchCycle, Pushed])
+def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros(kind):
+    vector = kind(8, AutoresetMode.SAME_STEP)
     env = DeviceVectorEnv(TorchVector(vector), EnvConfig(num=8), 0)
     step = env.reset(0)
     for _ in range(30):
@@ -119,7 +174,8 @@ def spoiled(number, change):
         ({"spoil": spoiled(2, torch.Tensor.float)}, "terminated is .*float32.*bool"),
         ({"spoil": spoiled(1, lambda x: x[:, None])}, r"reward is \[3, 1\]"),
         ({"spoil": spoiled(0, lambda x: x[:, :2])}, r"observation 'observation' is \[3, 2\]"),
-        ({"spoil": lambda answer: answer[:4]}, "failed with"),
+        ({"spoil": spoiled(4, lambda _: {"final_obs": torch.zeros(2, 4)}), "mode": AutoresetMode.SAME_STEP}, "shapes"),
+        ({"spoil": lambda answer: answer[:4]}, "expected 5 values"),
         ({"mode": AutoresetMode.SAME_STEP, "final": None}, "lacks the last observations"),
     ],
 )
@@ -132,6 +188,18 @@ def test_a_vector_that_overwrites_its_rows_is_named():
     memory = torch.zeros(3, 4)
     with pytest.raises(DataError, match="memory of those of the step before"):
         random_rows(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
+    for field in ("reward", "last", "terminal"):
+        vector = Own(3)
+        kept = getattr(vector.reset(0), field)
+        vector.step = lambda _, field=field, kept=kept: Own(3).reset(0)._replace(**{field: kept})
+        with pytest.raises(DataError, match="memory of those of the step before"):
+            random_rows(DeviceVectorEnv(vector, EnvConfig(num=3), 0), 5)
+
+
+def test_pictures_of_another_dtype_are_named():
+    space = spaces.Box(0, 255, (6, 5, 3), np.uint8)
+    with pytest.raises(DataError, match="float32: expected uint8"):
+        TensorObsCodec(ObsCodec(space), CPU)(torch.rand(2, 6, 5, 3), 2)
 
 
 @pytest.mark.parametrize("setting", [{"frame_stack": 2}, {"wrappers": ("FlattenObservation",)}, {"resize": (8, 8)},
@@ -205,13 +273,15 @@ def test_a_tensor_vector_is_used_as_it_is():
 class LostEnds(Own):
     """Shows the first observation of the next episode in place of the last."""
 
+    max_episode_steps = length = 6
+
     def reset(self, seed):
         self.time, self.last = torch.zeros(self.num_envs), torch.zeros(self.num_envs, dtype=torch.bool)
         return self._rows(self.last)
 
     def step(self, action):
         time = torch.where(self.last, 0.0, self.time + 1)
-        self.last = time == 6
+        self.last = time == self.length
         self.time = time.masked_fill(self.last, 0.0)
         return self._rows(self.last)
 
@@ -219,10 +289,17 @@ class LostEnds(Own):
         return TensorRows(self.time[:, None].expand(-1, 4).clone(), torch.zeros(self.num_envs), last, last)
 
 
+class LateLostEnds(LostEnds):
+    """The same, after more turns than usual."""
+
+    max_episode_steps = length = 300
+
+
 @pytest.mark.parametrize(
     ("make", "severity", "message"),
     [
         (TorchCycle, "note", "state cannot be saved"),
+        (LateLostEnds, "fault", "the last row of each episode shows"),
         (lambda num_envs: TorchCycle(num_envs, AutoresetMode.SAME_STEP, final=None), "fault", "final_obs"),
         (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(2, torch.Tensor.float)), "fault", "terminated"),
         (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(1, lambda x: x[:, None])), "fault", "reward"),
@@ -238,6 +315,18 @@ def test_check_env_names_what_is_wrong(make, severity, message):
     assert report.ok == (severity != "fault")
     assert report.algorithms["online"] == ("a2c", "ppo")
     assert report.algorithm == ("ppo" if report.ok else "")
+
+
+class Still(TorchCycle):
+    """Always shows the same, as a bandit."""
+
+    def _obs(self):
+        return torch.zeros(self.num_envs, 4)
+
+
+def test_check_env_of_a_task_that_always_shows_the_same_finds_no_fault():
+    findings = reverie.check_env(Still, env_options={"vectorization": "native"}).findings
+    assert {finding.severity for finding in findings} == {"note"}
 
 
 def test_check_env_of_an_environment_in_jax_finds_no_fault(monkeypatch):

@@ -1,18 +1,23 @@
 """Environments in JAX: exact final observations, states that resume, and what is said without JAX."""
 
+import collections
 import subprocess
 import sys
+from unittest import mock
 
 import gymnasium
 import pytest
 import torch
+from gymnasium import spaces
 
 from device_vectors import jax_env, jax_task
 from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs import jax_suites
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv
+from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import JAX_SUITES
+from reverie.experiment.config import ExperimentConfig
 
 
 def test_nothing_imports_jax_and_an_id_says_what_to_install():
@@ -61,7 +66,7 @@ def test_a_task_with_wrong_values_is_named(place, change, message):
         env.step(torch.zeros(2, 2))
 
 
-def test_unknown_devices_names_and_settings_are_refused():
+def test_unknown_devices_names_and_settings_are_refused(monkeypatch):
     pytest.importorskip("jax")
     from reverie.envs.jax_vector import JaxVector
 
@@ -69,9 +74,65 @@ def test_unknown_devices_names_and_settings_are_refused():
         JaxVector(jax_task(), 2, "cuda")
     with pytest.raises(ConfigError, match="frame_stack"):
         make_vector_env(EnvConfig(id="gymnax/CartPole-v1", frame_stack=2), seed=0)
-    pytest.importorskip("gymnax")
-    with pytest.raises(EnvError, match="gymnax/NoPole-v1"):
+    monkeypatch.setitem(jax_suites.NAMES, "gymnax", lambda load: ["CartPole-v1", "Catch-bsuite"])
+    with pytest.raises(EnvError, match=r"Did you mean 'CartPole-v1'.*All: CartPole-v1, Catch-bsuite"):
         make_vector_env(EnvConfig(id="gymnax/NoPole-v1"), seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_an_environment_with_the_interface_of_gymnax(dtype):
+    """Of a version before 1, which counts time limits as terminations: one that counts to 5."""
+    jnp = pytest.importorskip("jax").numpy
+    from reverie.envs.jax_vector import JaxVector
+
+    state = collections.namedtuple("State", "time")
+    env = mock.Mock(spec=["reset_env", "step_env", "observation_space", "action_space"])
+    env.observation_space.return_value, env.action_space.return_value = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
+    env.reset_env = lambda key, params: (jnp.zeros(1), state(jnp.int32(0)))
+    env.step_env = lambda key, s, action, params: (
+        jnp.float32(s.time + 1)[None], state(s.time + 1), action * 1.0, (s.time >= 4).astype(dtype), {}
+    )  # fmt: skip
+    vector = JaxVector(jax_suites.gymnax_like(env, None, 5), 2)
+    vector.reset(0)
+    if dtype == "float32":  # among which NaN would count as true
+        with pytest.raises(EnvError, match="terminal of dtype float32"):
+            vector.step(torch.ones(2, dtype=torch.int64))
+        return
+    rows = [vector.step(torch.ones(2, dtype=torch.int64)) for _ in range(6)]
+    assert [bool(x.last[0]) for x in rows] == [False] * 4 + [True, False]
+    assert not any(x.terminal.any() for x in rows)
+    assert [float(x.obs[0]) for x in rows] == [1, 2, 3, 4, 5, 0]
+
+
+@pytest.mark.parametrize("reset", ["pool", "full"])
+def test_a_random_start_spreads_the_ends_of_episodes_of_a_fixed_length(reset):
+    jnp = pytest.importorskip("jax").numpy
+    from reverie.envs.jax_vector import JaxVector
+
+    state = collections.namedtuple("State", "obs reward done metrics info")
+    env = mock.Mock(spec=["reset", "step", "action_size"], action_size=1)
+    env.reset = lambda key: state(jnp.zeros(1), jnp.float32(0), jnp.float32(0), {}, {})
+    env.step = lambda before, action: before._replace(obs=before.obs + 1)
+    task = jax_suites.brax_like(env, 10, reset=reset)
+    vector, lengths = JaxVector(task, 64, random_start=True), []
+    vector.reset(0)
+    for _ in range(50):
+        rows = vector.step(torch.zeros(64, 1))
+        assert not rows.last.all()
+        lengths.append(rows.obs[rows.last, 0])
+    assert set(torch.cat(lengths[:10]).tolist()) == set(range(1, 11))
+    assert set(torch.cat(lengths[10:]).tolist()) == {10}  # only the first episodes are shorter
+    with pytest.raises(EnvError, match="random_start"):
+        JaxVector(jax_task(), 2, random_start=True)
+
+
+def test_evaluations_begin_at_the_start():
+    config = ExperimentConfig().merge({"env.id": "brax/ant", "env.kwargs": {"random_start": True, "backend": "mjx"}})
+    assert config.eval_env_config.kwargs == {"backend": "mjx"}
+    with mock.patch.object(jax_suites, "make_task") as made, mock.patch("reverie.envs.jax_vector.JaxVector") as vector:
+        make_jax_vector(config.env, 3, "cpu")
+    assert made.call_args.args == ("brax/ant", {"backend": "mjx"})
+    assert vector.call_args.kwargs == {"random_start": True}
 
 
 def test_cartpole_of_gymnax_equals_gymnasiums_step_for_step():

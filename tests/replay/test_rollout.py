@@ -8,9 +8,11 @@ from reverie.algos.a2c import A2CConfig
 from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.types import Update
+from reverie.core.types import Update, Window
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.rollout import check_rollout
 
 SMALL = {"env.id": "reverie/Count-v0", "env.num": 2, "env.vectorization": "sync", "threads": 1, "eval_episodes": 0,
          "steps": 100, "console": False, "tensorboard": False}  # fmt: skip
@@ -100,6 +102,15 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
     ("algo", "more", "said"),
     [
         ({"batch_size": 64}, {}, "batch_size = 64 does not divide the 16 rows of a rollout.* set algo.batch_size = 16"),
+        ({"batch_size": 7}, {}, "batch_size = 7 does not divide the 16 rows .* set algo.batch_size = 8"),
+        (
+            {"batch_size": 32, "batch_length": 8, "networks.memory": "gru(4)"}, {},
+            "batch_size = 32 does not divide the 16 rows .* set algo.batch_size = 16",
+        ),
+        (
+            {"batch_size": 16, "batch_length": 8, "networks.memory": "gru(4)"}, {"env__num": 3},
+            "batch_size = 16 does not divide the 24 rows .* set algo.batch_size = 8",
+        ),
         ({}, {"replay__fractions__priority": 1.0}, "replay.fractions = .* has no effect"),
         ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
         ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),
@@ -110,6 +121,10 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
 def test_settings_without_meaning_are_named(algo, more, said):
     with pytest.raises(ConfigError, match=said):
         experiment(PPOConfig(rollout=8, batch_size=4).merge(algo), **more)
+
+
+def test_batches_of_queued_rollouts_may_be_larger_than_what_one_actor_collects_at_once():
+    check_rollout(ReplayConfig(), Window(batch=8, length=4, rollout=4, queued=True), streams=2)
 
 
 @pytest.mark.parametrize(

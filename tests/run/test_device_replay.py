@@ -157,6 +157,23 @@ def test_scores_are_those_counted_row_by_row():
     assert sum(x.episodes * x.score for x in means) == pytest.approx(sum(x.score for x in ended), rel=1e-14)
 
 
+def test_successes_are_counted_though_resets_do_not_tell_them():
+    def spoil(answer):
+        answer[4] = {"success": answer[2].clone()}
+        return answer
+
+    collector = collector_of(torch_env(16, spoil=spoil), False)
+    for _ in range(100):
+        collector.collect()
+    means = collector.pop_episodes(at_the_end=True)
+    rows = collector.sink.storage.read(0, 100)
+    last, terminal = rows["is_last"][:, 1:], rows["is_terminal"][:, 1:]
+    episodes = sum(x.episodes for x in means)
+    assert episodes == last.sum() + int(collector.step.is_last.sum())
+    reached = sum(x.episodes * x.info["success_rate"] for x in means)
+    assert reached == pytest.approx(terminal.sum() + int(collector.step.is_terminal.sum()))
+
+
 def test_rewards_that_are_not_finite_are_named():
     def spoil(answer):
         answer[1][2] = torch.nan

@@ -1,6 +1,7 @@
 """Cycles of three states with rewards 0, 0, 1, as vectors of torch tensors and in JAX; and what their rows must be."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -64,6 +65,36 @@ class TorchCycle(VectorEnv):
                 info = {self.final: self._obs()}
             self._draw(self.ended)
         return tuple(self.spoil([self._obs(), reward, terminal, truncated, info]))
+
+
+class Batched:
+    """The cycle as by Isaac Lab, or by mjlab without its resets: no Gymnasium vector, with memory that it reuses."""
+
+    device, single_action_space = "cpu", spaces.Discrete(2)
+    single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)  # of its own kind
+
+    def __init__(self, num_envs, auto_reset=True, final="final_obs"):
+        self.num_envs, self.cfg = num_envs, SimpleNamespace(auto_reset=auto_reset)
+        self.cycle = TorchCycle(
+            num_envs, AutoresetMode.SAME_STEP if auto_reset else AutoresetMode.DISABLED, final=final
+        )
+        self.flags, self.memory = torch.zeros(2, num_envs, dtype=torch.bool), torch.zeros(num_envs, 4)
+
+    def reset(self, seed=None, env_ids=None):
+        options = None
+        if env_ids is not None:
+            self.flags[:, env_ids] = False
+            options = {"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0}
+        return self.memory.copy_(self.cycle.reset(seed=seed, options=options)[0]), {}
+
+    def step(self, action):
+        assert self.cfg.auto_reset or not self.flags.any()  # ended environments have to be reset at once
+        obs, reward, self.flags[0], self.flags[1], info = self.cycle.step(action)
+        info["success"] = self.flags[0]
+        return self.memory.copy_(obs), reward, *self.flags, info
+
+    def close(self):
+        pass
 
 
 class Tensors(VectorWrapper):

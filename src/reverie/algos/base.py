@@ -137,6 +137,10 @@ class Algorithm(nn.Module):
         """Return the argument of :meth:`train_step` for a batch on the learner's device. Default: the batch itself."""
         return batch
 
+    def prepare_rollout(self, batch: Batch) -> Batch:
+        """Return the windows of a rollout ``[N, context + T + 1]`` that are sampled. Default: the rollout itself."""
+        return batch
+
     def find_nonfinite_optimizer(self) -> str | None:
         """Return the name of an optimizer with a moment that is not finite, or None: see ``find_bad_moment``."""
         return find_bad_moment(self.optimizers())

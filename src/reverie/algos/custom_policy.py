@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
+from reverie.core.bounds import AtLeast
 from reverie.core.columns import ColumnSpec, zero_step
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
@@ -44,6 +45,15 @@ class CustomPolicyConfig(AlgorithmConfig):
         return {**vars(self), "policy": copy.deepcopy(self.policy).cpu()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class CustomRolloutConfig(CustomPolicyConfig):
+    """A policy of the user that is trained from rollouts of its current weights."""
+
+    on_policy: ClassVar[bool] = True
+    rollout: Annotated[int, AtLeast(1)] = 1
+    """T, rows of each environment in a rollout."""
+
+
 class CustomPolicy(Algorithm):
     """The policy of the user. Its modules stay in the mode, train or eval, that the user sets."""
 
@@ -52,6 +62,8 @@ class CustomPolicy(Algorithm):
     ) -> None:
         super().__init__(graph=False)
         self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length)
+        if isinstance(cfg, CustomRolloutConfig):
+            self.window = Window(batch=1, length=cfg.rollout, rollout=cfg.rollout, epochs=0, crosses_episodes=True)
         self.extra_spec: Mapping[str, ColumnSpec] = {}
         self.device = device
         self.network: nn.Module = cfg.policy if isinstance(cfg.policy, nn.Module) else Function(cfg.policy)
@@ -64,7 +76,7 @@ class CustomPolicy(Algorithm):
         """Leave the modes to the user."""
 
 
-CustomPolicyConfig.learner = CustomPolicy
+CustomPolicyConfig.learner = CustomRolloutConfig.learner = CustomPolicy
 
 
 class Function(nn.Module):

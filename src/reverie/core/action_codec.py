@@ -139,7 +139,8 @@ def _check_bounds(key: str, space: spaces.Box) -> None:
         box = f"gymnasium.spaces.Box(-1.0, 1.0, {space.shape})"
         raise EnvError(
             f"action '{key}' is unbounded (low {short_repr(space.low)}, high {short_repr(space.high)}): expected "
-            "finite bounds, to which [-1, 1] is scaled. Declare them in the environment, or wrap it: "
+            "finite bounds, to which [-1, 1] is scaled. Declare them in the environment (of a vector: "
+            f"vector.single_action_space = {box}), or wrap it: "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action, {box}). ClipAction removes bounds: apply "
             "it inside this wrapper. RescaleAction needs them: apply it outside."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm
-from reverie.algos.custom_policy import CustomPolicyConfig
+from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig, CustomRolloutConfig
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
@@ -32,6 +33,7 @@ from reverie.run.collect import CollectorProtocol, EpisodeStats
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_step
+from reverie.run.signal_handling import Interrupt
 
 
 class Collector:
@@ -57,7 +59,7 @@ class Collector:
         self, env: EnvLike, policy: nn.Module | AlgorithmConfig | Any, *, folder: Path | str | None = None,
         state: Mapping[str, Any] = MappingProxyType({}), envs: int = 1, actors: int = 0, seed: int = 0,
         device: str = "cpu", steps: int = 10**9, replay_ratio: float = 1.0, keep_checkpoints: int = 3,
-        batch_size: int = 256, batch_length: int = 2, exploration: Any = None, **settings: Any,
+        batch_size: int = 256, batch_length: int = 2, rollout: int = 0, exploration: Any = None, **settings: Any,
     ) -> None:  # fmt: skip
         """Make the environments and the replay, and load the newest checkpoint in ``folder``.
 
@@ -65,8 +67,8 @@ class Collector:
             env: id of an environment, or a function that makes it.
             policy: a module that maps observations, a dictionary of tensors ``[N, ...]``, to actions ``[N, A]`` in
                 [-1, 1]; or to values ``[N, A]`` of classes, of which it takes the highest; or to a distribution with
-                ``sample() -> (action, log_prob)`` and ``mode()``. Also settings of an off-policy algorithm, whose
-                learner is then :attr:`algo`.
+                ``sample() -> (action, log_prob)`` and ``mode()``. Also settings of an algorithm, whose learner is
+                then :attr:`algo`.
             folder: of checkpoints and of stored rows. None: neither.
             state: what else a checkpoint contains, by name: modules, optimizers and schedulers, whatever has
                 ``state_dict`` and ``load_state_dict``.
@@ -80,6 +82,8 @@ class Collector:
             keep_checkpoints: number of newest checkpoints to keep.
             batch_size: B, windows in a batch, for a policy of your own.
             batch_length: T, rows of each window.
+            rollout: T of an on-policy loop: each batch is the newest T rows of each environment and the row after
+                them, ``[envs, T + 1]``, once; nothing is replayed. 0: off-policy.
             exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``, for a
                 policy of your own.
             settings: other settings of a run, such as ``learning_starts``, ``random_steps``,
@@ -91,20 +95,28 @@ class Collector:
             RunError: another process writes to ``folder``, or all of its checkpoints are damaged.
         """
         if isinstance(policy, AlgorithmConfig):
-            if (batch_size, batch_length, exploration) != (256, 2, None):
+            if (batch_size, batch_length, rollout, exploration) != (256, 2, 0, None):
                 raise ConfigError(
-                    "batch_size, batch_length and exploration are for a policy of your own. Set those of an algorithm "
-                    f"in its settings, as in {type(policy).__name__}(batch_size=64)."
+                    "batch_size, batch_length, rollout and exploration are for a policy of your own. Set those of an "
+                    f"algorithm in its settings, as in {type(policy).__name__}(batch_size=64)."
                 )
         else:
             if actors and not isinstance(policy, nn.Module):
                 raise ConfigError(f"actors = {actors}: expected a module, whose weights they receive, as policy.")
-            policy = CustomPolicyConfig(
-                policy=policy, exploration=exploration, batch_size=batch_size, batch_length=batch_length
-            )
+            if rollout:
+                if (batch_size, batch_length) != (256, 2):
+                    raise ConfigError(
+                        f"rollout = {rollout}: a batch is one rollout. Remove batch_size and batch_length."
+                    )
+                policy = CustomRolloutConfig(policy=policy, exploration=exploration, rollout=rollout)
+            else:
+                policy = CustomPolicyConfig(
+                    policy=policy, exploration=exploration, batch_size=batch_size, batch_length=batch_length
+                )
         named = {} if not isinstance(env, str) else {"env.id": env}
         run = {"algo": policy, "actors": actors, "env.num": envs, "steps": steps, "seed": seed, "device": device,
-               "replay_ratio": replay_ratio, "keep_checkpoints": keep_checkpoints, "eval_video": True}  # fmt: skip
+               "replay_ratio": None if policy.on_policy else replay_ratio, "keep_checkpoints": keep_checkpoints,
+               "eval_video": True}  # fmt: skip
         config = ExperimentConfig().merge(run | named | settings)
         self.folder: Path | None = None if folder is None else Path(folder)
         with ExitStack() as stack:
@@ -167,16 +179,30 @@ class Collector:
         return len(self.experiment.source)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Collect, and yield a batch ``[B, T]`` for each update that is due, until there are ``steps`` env steps."""
+        """Collect, and yield a batch ``[B, T]`` for each update that is due, until there are ``steps`` env steps.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed, or once this update is made; SystemExit after other signals.
+        """
         clock = self.clock
-        while True:
-            while clock.updates < clock.updates_promised:  # first those that a break or a save has left
-                yield self.sample()
-            if clock.done:
-                break
-            self.collect()
+        with Interrupt(clock) as interrupt:
+            while True:
+                # First those that a break or a save has left.
+                while clock.updates < clock.updates_promised or (clock.on_policy and len(self)):
+                    yield self.sample()
+                    self._stop_after(interrupt)
+                if clock.done:
+                    break
+                self.collect()
+                self._stop_after(interrupt)
         if problem := self.experiment.no_update_reason():
             logger.warning(problem)
+
+    def _stop_after(self, interrupt: Interrupt) -> None:
+        """Raise what ends the process if a signal has arrived. Everything can be saved, as no update is half made."""
+        if (number := interrupt.received) is not None:
+            self.clock.stop = False
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def collect(self) -> int:
         """Take a step in each environment, or receive the rows of the actors; return the updates that are due.
@@ -192,6 +218,8 @@ class Collector:
         """Return the batch ``[B, T]`` of the next update, which from now on counts as made."""
         batch = self.experiment.source.sample()
         self.clock.updates += 1
+        if self.clock.on_policy and isinstance(self.algo, CustomPolicy):  # used once
+            self.experiment.source.feedback(batch.index, Update(metrics={}))
         return batch
 
     def feedback(self, batch: Batch, update: Update | Losses) -> None:
@@ -230,7 +258,8 @@ class Collector:
                 f"{bad} is NaN or infinite. The state is saved as {path}; the loop goes on from an earlier one."
             )
         retained = [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
-        self.experiment.store.on_checkpoint(path.name, retained)
+        if self.experiment.store is not None:  # rollouts on a device have none
+            self.experiment.store.on_checkpoint(path.name, retained)
         return path
 
     def _weights(self) -> Iterator[tuple[str, str, Tensor]]:
@@ -252,4 +281,6 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.clock.stop:  # a second signal, perhaps within an update
+            self._saved = self._progress
         self.close()

@@ -20,7 +20,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
-from reverie.envs.suites import package_versions
+from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 
@@ -88,20 +88,19 @@ class DeviceVectorEnv:
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
         self._check_rows(rows)
-        obs = self._encode(rows.obs, self.num_envs)
+        obs, reward = self._encode(rows.obs, self.num_envs), rows.reward.float()
         before, self.success = self._shown, rows.success
-        if before is not None and any(
-            x.data_ptr() == before.obs[key].data_ptr() for key, x in obs.items() if x.numel()
-        ):
-            raise DataError(
-                "the observations of a step are in the memory of those of the step before, which they overwrite. "
-                "Return new tensors from step(), such as obs.clone()."
-            )
+        if before is not None:
+            columns = [(before.reward, reward), (before.is_last, rows.last), (before.is_terminal, rows.terminal)]
+            columns += [(before.obs[key], x) for key, x in obs.items() if x.numel()]
+            if any(old.data_ptr() == x.data_ptr() for old, x in columns):
+                raise DataError(
+                    "the values of a step are in the memory of those of the step before, which they overwrite. "
+                    "Return new tensors from step(), such as obs.clone()."
+                )
         if MASK_KEY in obs:
             obs[MASK_KEY] = self._with_choice(obs[MASK_KEY])
-        self._shown = Step(
-            obs=obs, reward=rows.reward.float(), is_first=first, is_last=rows.last, is_terminal=rows.terminal
-        )
+        self._shown = Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
         return self._shown
 
     def _with_choice(self, mask: Tensor) -> Tensor:
@@ -201,7 +200,9 @@ def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
     from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
     from reverie.envs.jax_vector import JaxVector
 
-    return JaxVector(make_task(config.id, config.kwargs), num, device)
+    kwargs = dict(config.kwargs)
+    random_start = bool(kwargs.pop(RANDOM_START, False))
+    return JaxVector(make_task(config.id, kwargs), num, device, random_start=random_start)
 
 
 def _check_device_settings(config: EnvConfig) -> None:

@@ -34,6 +34,9 @@ warning reset: with the same seed, an episode after others is a different one: {
     call super().reset(seed=seed) there, and draw from self.np_random alone
 warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
     env.max_episode_steps = 1000, or max_episode_steps where the id is registered
+warning vector_seed: two plays after reset(seed=...) with the same seed differ: {error}. Draw from a generator that it
+    seeds
+note vector_unsaved: its state cannot be saved: a resumed run begins new episodes
 warning horizon: {error}
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
     Render it in every step

@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError, format_error
-from reverie.envs.jax_vector import JaxTask, import_jax
+from reverie.core.errors import EnvError, did_you_mean, format_error
+from reverie.envs.jax_vector import JaxTask, check_flags, import_jax
 
 Space = spaces.Space[Any]
 NAVIX_CLASSES = 12
@@ -29,23 +29,28 @@ def gymnax(name: str, **kwargs: Any) -> JaxTask:
     fields = set(vars(module.make(name)[1]))
     env, params = module.make(name, **{key: value for key, value in kwargs.items() if key not in fields})
     params = params.replace(**{key: value for key, value in kwargs.items() if key in fields})
-    return _gymnax_like(env, params, params.max_steps_in_episode)
+    return gymnax_like(env, params, params.max_steps_in_episode)
 
 
 def craftax(name: str, **kwargs: Any) -> JaxTask:
     """Return a game of Craftax; ``kwargs`` are fields of its parameters."""
     env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**kwargs)
-    return _gymnax_like(env, params, int(params.max_timesteps))
+    return gymnax_like(env, params, int(params.max_timesteps))
 
 
-def _gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
-    """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier."""
+def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
+    """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier.
+
+    Before version 1, an episode that ends after ``max_episode_steps`` is truncated, whatever the environment says.
+    """
     jnp = import_jax().numpy
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
         obs, state, reward, terminal, _ = env.step_env(key, state, action, params)
-        terminal = jnp.asarray(terminal, bool)
+        terminal = jnp.asarray(terminal)
+        terminal = terminal != 0 if jnp.issubdtype(terminal.dtype, jnp.integer) else terminal
+        check_flags(terminal=terminal)
         if hasattr(env, "is_truncated"):
             return obs, state, reward, terminal, jnp.asarray(env.is_truncated(state, params), bool)
         time = state.timestep if hasattr(state, "timestep") else state.time
@@ -54,14 +59,14 @@ def _gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
 
     seen, action = env.observation_space(params), env.action_space(params)
     return JaxTask(
-        lambda key: env.reset_env(key, params), step, _to_space(seen), _to_space(action), int(max_episode_steps)
+        lambda key: env.reset_env(key, params), step, to_space(seen), to_space(action), int(max_episode_steps)
     )
 
 
 def navix(name: str, **kwargs: Any) -> JaxTask:
     """Return an environment of navix; ``kwargs`` are its arguments. Observations are classes of the cells."""
     env = importlib.import_module("navix").make(name, **kwargs)
-    space, jnp = _to_space(env.observation_space), import_jax().numpy
+    space, jnp = to_space(env.observation_space), import_jax().numpy
     if is_grid := isinstance(space, spaces.MultiDiscrete):
         space = spaces.MultiDiscrete(np.full(space.shape, NAVIX_CLASSES))  # its own lacks lava and the player
 
@@ -76,7 +81,7 @@ def navix(name: str, **kwargs: Any) -> JaxTask:
         after = env._step(state, action)  # step() would begin a new episode
         return observe(after), after, after.reward, after.is_termination(), after.is_truncation()
 
-    return JaxTask(init, step, space, _to_space(env.action_space), int(env.max_steps))
+    return JaxTask(init, step, space, to_space(env.action_space), int(env.max_steps))
 
 
 def jumanji(name: str, **kwargs: Any) -> JaxTask:
@@ -109,7 +114,7 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
 def brax(name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: Any) -> JaxTask:
     """Return an environment of Brax; ``kwargs`` are its arguments, such as ``backend``."""
     env = importlib.import_module("brax.envs").get_environment(name, **kwargs)
-    return _brax_like(env, episode_length, action_repeat, reset)
+    return brax_like(env, episode_length, action_repeat, reset)
 
 
 def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
@@ -117,10 +122,10 @@ def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
     registry = importlib.import_module("mujoco_playground").registry
     config = registry.get_default_config(name)
     env = registry.load(name, config_overrides=kwargs or None)
-    return _brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
+    return brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
 
 
-def _brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
+def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
     """Return an environment with Brax's interface: ``reset(key)`` and ``step(state, action)``, which return a state.
 
     Episodes are truncated after ``episode_length`` steps of the environment, as by Brax's wrapper. ``reset``: "full"
@@ -152,6 +157,9 @@ def _brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str
         # Otherwise the random numbers of each episode would be those of the first.
         return obs, (state.replace(info={**state.info, "rng": key}) if "rng" in state.info else state, steps)
 
+    def at_random_age(key: Any, both: Any) -> tuple[Any, Any]:
+        return both[0], jax.random.randint(key, (), 0, episode_length, jnp.int32)
+
     shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
     space: Space
     if isinstance(shapes, Mapping):
@@ -160,24 +168,27 @@ def _brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str
         space = _box(shapes.shape)
     action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
     limit = -(-episode_length // action_repeat)
-    return JaxTask(init, step, space, action, limit, {}, action_repeat, restart if reset == "pool" else None)
+    pool = restart if reset == "pool" else None
+    return JaxTask(init, step, space, action, limit, {}, action_repeat, pool, at_random_age)
 
 
 def _box(shape: tuple[int, ...]) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
-def _to_space(space: Any) -> Any:
-    """Return Gymnasium's form of a space of gymnax, Craftax or navix."""
+def to_space(space: Any) -> Any:
+    """Return Gymnasium's form of a space of gymnax, Craftax, navix or mjlab."""
+    if isinstance(space, spaces.Space):
+        return space
     inner = getattr(space, "spaces", None)
     if inner is not None:
         is_tuple = isinstance(inner, list | tuple)
         return (
-            spaces.Tuple([*map(_to_space, inner)])
+            spaces.Tuple([*map(to_space, inner)])
             if is_tuple
-            else spaces.Dict({key: _to_space(part) for key, part in inner.items()})
+            else spaces.Dict({key: to_space(part) for key, part in inner.items()})
         )
-    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    shape, dtype = tuple(space.shape), np.dtype(getattr(space, "dtype", np.float32))
     count = getattr(space, "n", None)
     if count is None and type(space).__name__ == "Discrete":  # navix: of any shape, from 0 to a maximum
         count = int(np.max(space.maximum)) + 1
@@ -192,6 +203,14 @@ def _to_space(space: Any) -> Any:
 SUITES: dict[str, Callable[..., JaxTask]] = {
     "gymnax": gymnax, "craftax": craftax, "navix": navix, "jumanji": jumanji, "brax": brax, "playground": playground,
 }  # fmt: skip
+NAMES: dict[str, Callable[[Any], Iterable[str]]] = {
+    "gymnax": lambda load: load("gymnax").registered_envs,
+    "navix": lambda load: load("navix").registry(),
+    "jumanji": lambda load: load("jumanji").registered_environments(),
+    "brax": lambda load: load("brax.envs")._envs,
+    "playground": lambda load: load("mujoco_playground").registry.ALL_ENVS,
+}
+"""The names of each suite that has a list of them, given ``importlib.import_module``."""
 
 
 def make_task(env_id: str, kwargs: Mapping[str, Any]) -> JaxTask:
@@ -204,10 +223,16 @@ def _make_task(env_id: str, kwargs: str) -> JaxTask:
     suite, _, name = env_id.partition("/")
     import_jax()
     try:
+        if suite in NAMES and name not in (known := [*NAMES[suite](importlib.import_module)]):
+            raise EnvError(
+                f"unknown environment '{env_id}'.{did_you_mean(name, known)} All: {', '.join(sorted(known))}."
+            )
         task = SUITES[suite](name, **json.loads(kwargs))
         return task._replace(packages={package: version(package) for package in (suite, "jax")})
     except ImportError as error:
         raise EnvError(f"environment '{env_id}' needs the package '{suite}' ({error}): pip install {suite}") from error
+    except EnvError:
+        raise
     except Exception as error:  # of any kind: third-party code runs here
         raise EnvError(
             f"environment '{env_id}' with env.kwargs = {kwargs} failed with {format_error(error)}"

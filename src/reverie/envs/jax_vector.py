@@ -47,6 +47,8 @@ class JaxTask(NamedTuple):
     restart: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None
     """``restart(key, obs, state)`` returns ``(obs, state)`` of a new episode, given what ``init`` returned for this
     environment, whose call simulators of physics take long for. None: new episodes call ``init``."""
+    at_random_age: Callable[[Any, Any], Any] | None = None
+    """``at_random_age(key, state)`` returns the state as if a random part of the time limit had passed."""
 
 
 class Carry(NamedTuple):
@@ -61,9 +63,17 @@ class Carry(NamedTuple):
 class JaxVector:
     """N environments of a :class:`JaxTask` on one device; satisfies ``TensorVector``."""
 
-    def __init__(self, task: JaxTask, num_envs: int, device: torch.device | str = "cpu") -> None:
-        """Compile at the first step; ``device`` must be one of JAX's: EnvError if it has none of that kind."""
+    def __init__(
+        self, task: JaxTask, num_envs: int, device: torch.device | str = "cpu", *, random_start: bool = False
+    ) -> None:
+        """Compile at the first step; ``device`` must be one of JAX's: EnvError if it has none of that kind.
+
+        ``random_start``: the first episodes begin ``at_random_age``, so that not all end in the same turn.
+        """
         self._jax: Any = import_jax()
+        self._age = task.at_random_age if random_start else None
+        if random_start and self._age is None:
+            raise EnvError("env.kwargs: random_start is for environments of brax/ and playground/. Remove it.")
         self.num_envs = num_envs
         self.device: torch.device = torch.device(device)
         self.observation_space: gymnasium.Space[Any] = task.observation_space
@@ -85,6 +95,9 @@ class JaxVector:
             else:
                 key = self._carry.key
             self._carry, rows = self._begin(key, self.num_envs)
+            if self._age is not None:
+                keys = jax.random.split(jax.random.fold_in(key, 1), self.num_envs)
+                self._carry = self._carry._replace(state=jax.vmap(self._age)(keys, self._carry.state))
         return self._export(rows)
 
     def step(self, action: Any) -> TensorRows:
@@ -163,7 +176,7 @@ def compiled(
         obs, state, reward, terminal, truncated, *success = each(step)(
             jax.random.split(keys[0], num), carry.state, action
         )
-        _check_flags(terminal=terminal, truncated=truncated)
+        check_flags(terminal=terminal, truncated=truncated)
         fresh = jax.random.split(keys[1], num)
         begun = each(init)(fresh) if restart is None else each(restart)(fresh, *carry.firsts)
         obs, state = tree.map(pick(ended), begun, (obs, state))
@@ -174,7 +187,7 @@ def compiled(
     return jax.jit(begin, static_argnums=1), jax.jit(turn)
 
 
-def _check_flags(**flags: Any) -> None:
+def check_flags(**flags: Any) -> None:
     """Raise EnvError for flags that are not bool, such as floats, among which NaN would count as true."""
     for name, flag in flags.items():
         if flag.dtype != bool:

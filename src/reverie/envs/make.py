@@ -199,7 +199,12 @@ def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
         with contextlib.suppress(ValueError):  # some C classes have no signature
             if "render_mode" in inspect.signature(factory).parameters:
                 kwargs = {"render_mode": "rgb_array", **kwargs}
-    return factory(**kwargs)
+    try:
+        return factory(**kwargs)
+    except TypeError as error:
+        if "argument: 'num_envs'" not in str(error):
+            raise
+        raise EnvError(f"{error}. To make many environments at once, set env.vectorization = native.") from error
 
 
 def _prepare_drawing() -> None:

@@ -17,7 +17,7 @@ from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import NO_LIMIT
 from reverie.envs.suites import ENVPOOL, is_atari, register_id
-from reverie.envs.tensor_vector import TensorVector, is_tensor_vector
+from reverie.envs.tensor_vector import TensorVector, attribute, is_batched_env, is_tensor_vector
 from reverie.envs.vector_steps import (
     Vector,
     checked_vector_step,
@@ -120,10 +120,13 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         source = config.id if factory is None else short_repr(factory)
         failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
         raise EnvError(f"{failed}: {format_error(error)}") from error
-    is_vector = isinstance(vector, VectorEnv | TensorVector)
-    if not is_vector or vector.num_envs != num:
+    is_vector = isinstance(vector, VectorEnv | TensorVector) or is_batched_env(vector)
+    if not is_vector or attribute(vector, "num_envs") != num or hasattr(vector, "get_observations"):
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
-        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, or a TensorVector.")
+        raise EnvError(
+            f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, a TensorVector, or an environment of Isaac "
+            "Lab or mjlab with as many (as it is: what rsl_rl sees of it lacks the last observations)."
+        )
     if not isinstance(vector, VectorEnv):
         return cast(TensorVector, vector)
     check_spaces(vector, "single_")
@@ -156,16 +159,16 @@ def _make(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> An
     return gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **kwargs)
 
 
-def vector_mode(vector: Vector) -> AutoresetMode:
-    """Return when ``vector``, by its metadata, resets an ended environment; by default in the next step."""
-    if isinstance(vector.unwrapped, SyncVectorEnv):
-        return vector.unwrapped.autoreset_mode
-    return AutoresetMode(vector.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+def vector_mode(vector: Vector, default: AutoresetMode = AutoresetMode.NEXT_STEP) -> AutoresetMode:
+    """Return when ``vector``, by its metadata, resets an ended environment."""
+    if isinstance(inner := getattr(vector, "unwrapped", vector), SyncVectorEnv):
+        return inner.autoreset_mode
+    return AutoresetMode(getattr(vector, "metadata", {}).get("autoreset_mode") or default)
 
 
 def vector_limit(vector: Vector) -> int | None:
     """Return the time limit that ``vector`` declares; EnvPool has its own spec classes."""
-    spec: Any = vector.spec
+    spec: Any = getattr(vector, "spec", None)
     limit = getattr(getattr(spec, "config", spec), "max_episode_steps", None)
     return limit if isinstance(limit, int) and 0 < limit <= NO_LIMIT else None
 

@@ -28,6 +28,8 @@ ENVPOOL = "envpool/"
 """EnvPool ids, which are used unchanged."""
 JAX_SUITES = ("gymnax/", "craftax/", "navix/", "jumanji/", "brax/", "playground/")
 """Beginnings of the ids of environments in JAX (``envs/jax_suites.py``); the package is called the same."""
+RANDOM_START = "random_start"
+"""Argument in ``env.kwargs`` of environments in JAX: begin the first episodes of training at random ages."""
 EGL_PLATFORM_DEVICE = 0x313F
 
 

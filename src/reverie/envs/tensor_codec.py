@@ -34,6 +34,9 @@ class TensorObsCodec:
             if not isinstance(x, Tensor) or list(x.shape) != shape:
                 actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 raise DataError(f"observation '{leaf.key}' is {actual}: expected a tensor {shape}, [N, *shape].")
+            if x.is_floating_point() and leaf.part.kind != "vector" and np.issubdtype(leaf.space.dtype, np.integer):
+                expected = f"{leaf.space.dtype}, as its space declares"
+                raise DataError(f"observation '{leaf.key}' is of {x.dtype}: expected {expected}.")
             out[leaf.key] = encode(x)
         return out
 

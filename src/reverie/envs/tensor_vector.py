@@ -62,6 +62,16 @@ def is_tensor_vector(vector: Any) -> bool:
     return vector.spec is None and isinstance(first_leaf(vector.reset()[0]), Tensor)
 
 
+def attribute(vector: Any, name: str) -> Any:
+    """Return an attribute of ``vector``, or of what it wraps, as wrappers of single environments hide it; or None."""
+    return getattr(vector, name, getattr(getattr(vector, "unwrapped", vector), name, None))
+
+
+def is_batched_env(vector: Any) -> bool:
+    """Return whether ``vector`` is like a Gymnasium vector without being one, as those of Isaac Lab and mjlab."""
+    return all(attribute(vector, f"single_{kind}_space") is not None for kind in ("observation", "action"))
+
+
 def first_leaf(value: Any) -> Any:
     """Return the first array of a nested observation."""
     while isinstance(value, Mapping | tuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.envs.jax_suites import to_space
 from reverie.envs.make_native_vector import vector_limit, vector_mode
-from reverie.envs.tensor_vector import TensorRows, TensorVector, first_leaf, is_tensor_vector, map_tensors
-from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, Vector, resets_in_same_step
+from reverie.envs.tensor_vector import TensorRows, TensorVector, attribute, first_leaf, is_tensor_vector, map_tensors
+from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, resets_in_same_step
 
 
 class TorchVector:
@@ -22,21 +23,28 @@ class TorchVector:
     A vector that resets in the step that ends an episode (``SAME_STEP``) has taken one action by the time that the
     first row is shown: zeros, see ``DeviceVectorEnv``. Its reward is added to the second row's. An episode that ends
     in this step is skipped. A vector that does not reset by itself (``DISABLED``) takes one more step after the end of
-    an episode, and is then reset.
+    an episode, and is then reset; if its ``reset`` has ``env_ids``, as in mjlab, it is reset at once, with rows as of
+    ``SAME_STEP``.
     """
 
-    def __init__(self, vector: Vector) -> None:
+    def __init__(self, vector: Any) -> None:
+        """``vector``: a Gymnasium vector, or an object like it, see ``is_batched_env``."""
         self.vector = vector
-        self.num_envs: int = vector.num_envs
-        self.observation_space: Any = vector.single_observation_space
-        self.action_space: Any = vector.single_action_space
-        self.max_episode_steps: int | None = vector_limit(vector)
-        self.mode: AutoresetMode = vector_mode(vector)
-        device = getattr(vector.unwrapped, "device", None)
+        inner = getattr(vector, "unwrapped", vector)
+        self.name: str = type(inner).__name__
+        self.num_envs: int = attribute(vector, "num_envs")
+        self.observation_space: Any = to_space(attribute(vector, "single_observation_space"))
+        self.action_space: Any = to_space(attribute(vector, "single_action_space"))
+        self.max_episode_steps: int | None = vector_limit(vector) or getattr(inner, "max_episode_length", None)
+        resets = getattr(getattr(inner, "cfg", None), "auto_reset", True)  # of mjlab
+        self.mode: AutoresetMode = vector_mode(vector, AutoresetMode.SAME_STEP if resets else AutoresetMode.DISABLED)
+        self._resets_by_id = self.mode == AutoresetMode.DISABLED and "env_ids" in signature(inner.reset).parameters
+        self.mode = AutoresetMode.SAME_STEP if self._resets_by_id else self.mode
+        device = getattr(inner, "device", None)
         self.device: torch.device = torch.device(device) if device else first_leaf(self.reset(None).obs).device
 
     def reset(self, seed: int | None) -> TensorRows:
-        obs, _ = self.vector.reset(seed=seed)
+        obs = map_tensors(Tensor.clone, self.vector.reset(seed=seed)[0])
         none = torch.zeros(self.num_envs, dtype=torch.bool, device=first_leaf(obs).device)
         self._last, self._carried, self._fresh = none, none.float(), obs
         self.is_lost: Tensor = none.any()  # whether an episode has ended without its last observation
@@ -44,10 +52,17 @@ class TorchVector:
 
     def step(self, action: Any) -> TensorRows:
         first = self._last
-        obs, reward, terminal, truncated, info = self.vector.step(action)
+        answer = self.vector.step(action)
+        if not isinstance(answer, tuple | list) or len(answer) != 5:
+            raise DataError(f"{self.name}.step() returned {short_repr(answer)}: expected 5 values.")
+        obs, reward, terminal, truncated, info = answer
         self._check(reward=reward, terminated=terminal, truncated=truncated)
+        info = info if isinstance(info, Mapping) else {}
         done, reward = terminal | truncated, reward.float()
-        last = done & ~first
+        last, terminal = done & ~first, terminal & ~first  # new tensors: the vector may reuse its memory
+        if self._resets_by_id and bool(done.any()):
+            info = {**info, FINAL_OBS[0]: map_tensors(Tensor.clone, obs)}
+            obs = _where(done, self.vector.reset(env_ids=done.nonzero().squeeze(-1))[0], info[FINAL_OBS[0]])
         if self.mode == AutoresetMode.NEXT_STEP and resets_in_same_step(info):
             self.mode = AutoresetMode.SAME_STEP  # its metadata do not say so
         if self.mode == AutoresetMode.SAME_STEP:
@@ -58,23 +73,31 @@ class TorchVector:
         elif self.mode == AutoresetMode.DISABLED and bool(first.any()):  # these vectors wait for the device anyway
             obs = _where(first, self._reset_ended(first), obs)
         self._last = last
-        success = info.get(FINAL_INFO, info).get("success", info.get("success")) if isinstance(info, Mapping) else None
-        return TensorRows(obs, reward.masked_fill(first, 0.0), last, terminal & last, success)
+        return TensorRows(obs, reward.masked_fill(first, 0.0), last, terminal, self._success(info))
+
+    def _success(self, info: Mapping[str, Any]) -> Tensor | None:
+        """Return whether each environment has reached its goal, ``[N]``, if the step's info says so."""
+        for source in (info.get(FINAL_INFO), info):
+            flags = source.get("success") if isinstance(source, Mapping) else None
+            if isinstance(flags, Tensor) and flags.shape == (self.num_envs,):
+                return flags.clone()
+        return None
 
     def _final(self, info: Mapping[str, Any], obs: Any, last: Tensor) -> Any:
         """Return the last observations of the episodes that ended, from the step's info, which may lack them."""
         for key in FINAL_OBS:
-            if info.get(key) is not None:
-                return info[key]
+            if (final := info.get(key)) is not None:
+                if first_leaf(final).shape != first_leaf(obs).shape:
+                    raise DataError(
+                        f"{self.name}: info['{key}'] has other shapes than observations: expected [N, ...]."
+                    )
+                return final
         self.is_lost = self.is_lost | last.any()
         return obs
 
     def _reset_ended(self, ended: Tensor) -> Any:
         """Reset the environments that have ``ended`` ``[N]``; return the observations of all."""
-        numbers = ended.nonzero().squeeze(-1)
-        if "env_ids" in inspect.signature(self.vector.unwrapped.reset).parameters:
-            return self.vector.reset(env_ids=numbers)[0]  # type: ignore[call-arg]  # of mjlab
-        return self.vector.reset(options={"reset_mask": ended, "env_idx": numbers})[0]
+        return self.vector.reset(options={"reset_mask": ended, "env_idx": ended.nonzero().squeeze(-1)})[0]
 
     def _check(self, **values: Any) -> None:
         """Raise DataError unless the reward is ``[N]`` and the flags are bool ``[N]``."""
@@ -83,16 +106,16 @@ class TorchVector:
             if not is_fine or (name != "reward" and x.dtype is not torch.bool):
                 actual = f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else short_repr(x)
                 kind = "numbers" if name == "reward" else "bool, as NaN in other types would count as true"
-                source = type(self.vector.unwrapped).__name__
-                raise DataError(f"{source}: {name} is {actual}: expected a tensor [{self.num_envs}] of {kind}.")
+                raise DataError(f"{self.name}: {name} is {actual}: expected a tensor [{self.num_envs}] of {kind}.")
 
     def check(self) -> None:
         """Raise EnvError if an episode has ended without its last observation. Waits for the device."""
         if self.is_lost:
             raise EnvError(
-                f"{type(self.vector.unwrapped).__name__} resets in the step that ends an episode, but its info lacks "
-                "the last observations, from which learners bootstrap. Return them as info['final_obs'] (Isaac Lab: "
-                "compute_final_obs=True), or turn its resets off (ManiSkill, mjlab: auto_reset=False)."
+                f"{self.name} resets in the step that ends an episode, but its info lacks the last observations, from "
+                "which learners bootstrap. Return them as info['final_obs'] (Isaac Lab: compute_final_obs=True), or "
+                "turn its resets off (ManiSkill, mjlab: auto_reset=False). If it resets otherwise, declare this: "
+                "metadata['autoreset_mode'] = gymnasium.vector.AutoresetMode.NEXT_STEP, or DISABLED."
             )
 
     def state_dict(self) -> None:
@@ -105,11 +128,11 @@ class TorchVector:
         self.vector.close()
 
 
-def to_tensor_vector(vector: Vector | TensorVector) -> TensorVector | None:
-    """Return ``vector`` as a vector of tensors; None if it shows arrays."""
-    if not isinstance(vector, VectorEnv):
+def to_tensor_vector(vector: Any) -> TensorVector | None:
+    """Return what ``make_native_vector`` has made as a vector of tensors; None if it shows arrays."""
+    if isinstance(vector, TensorVector):
         return vector
-    return TorchVector(vector) if is_tensor_vector(vector) else None
+    return TorchVector(vector) if not isinstance(vector, VectorEnv) or is_tensor_vector(vector) else None
 
 
 def _where(flags: Tensor, values: Any, others: Any) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from reverie.algos.base import Algorithm
-from reverie.algos.on_policy import OnPolicy
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
@@ -345,7 +344,6 @@ def build_collection(
         schedule_position=position,
     )  # fmt: skip
     if isinstance(replay, RolloutBuffer):
-        assert isinstance(algo, OnPolicy)
         _check_rollout_steps(config, window)
         replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
@@ -391,7 +389,6 @@ def _build_device_rollout(
     config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window, seeds: Mapping[str, int]
 ) -> tuple[DeviceRollout, DeviceCollector, None]:
     """Build the collector and the rollout of environments on the learner's device."""
-    assert isinstance(algo, OnPolicy)
     _check_rollout_steps(config, window)
     rollout = build_device_rollout(config.replay, env, algo.extra_spec, window, seeds["replay"])
     rollout.prepare_fn = algo.prepare_rollout

@@ -21,6 +21,7 @@ from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.in_memory import OBJECT, data_path, split_paths
 from reverie.datasets.ogbench import PREFIX, heldout_name
 from reverie.envs.config import EnvConfig
+from reverie.envs.suites import JAX_SUITES, RANDOM_START
 from reverie.nn.reward_scaling import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.persistent import absolute_store_path
@@ -254,9 +255,10 @@ class ExperimentConfig(Config):
     @property
     def eval_env_config(self) -> EnvConfig:
         """Settings of the evaluation environments: as in training, but whole games, true rewards, and ``eval_env``."""
-        return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
-            self.eval_env_overrides, "eval_env"
-        )
+        changes: dict[str, Any] = {"terminal_on_life_loss": False, "clip_reward": "none"}
+        if RANDOM_START in self.env.kwargs and self.env.id.startswith(JAX_SUITES):
+            changes["kwargs"] = {name: value for name, value in self.env.kwargs.items() if name != RANDOM_START}
+        return self.env.merge(changes).merge(self.eval_env_overrides, "eval_env")
 
     def exploration_step(self, step: int) -> int:
         """Return the position of exploration schedules in env steps, at ``step`` of the run, for sampled actions.

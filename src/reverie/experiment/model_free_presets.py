@@ -41,6 +41,17 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
+PLAYGROUND: Settings = {
+    "env.id": "playground/CheetahRun", "env.num": 1024, "replay_ratio": 2 / 1024, "learning_starts": 10_240,
+    "random_steps": 0, "threads": 1,
+}
+"""Off-policy learners in MuJoCo Playground: two updates on a large batch for each step of 1,024 environments."""
+_HALVED = [[0, 3e-4], [5e7, 1.5e-4]]
+_PLAYGROUND_ON_CPU: Settings = {
+    "steps": 300_000, "env.num": 16, "replay_ratio": 0.25, "learning_starts": 5000, "replay.capacity": 300_000,
+    "algo.batch_size": 256, "algo.tau": 0.005,
+}
+
 ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
 """For environments that nobody has tuned for, whose observations and rewards may have any scale.
 
@@ -254,6 +265,27 @@ TABLE: dict[str, Preset] = {
             "algo.temperature_lr": [[0, 3e-4], [1e6, 2.1e-4]]},
         "XQC: batch norm, weights of norm 1 and two updates per env step, on MuJoCo and similar tasks: 1M steps.",
         cpu_changes={"steps": 20_000}),
+    # FastTD3's code (younggyoseo/FastTD3 070415e, fast_td3/hyperparams.py: MuJoCoPlaygroundArgs). Its critics predict
+    # 101 atoms in [-10, 10], each environment draws the deviation of its noise from [0.001, 0.4] in each episode, and
+    # it computes in bfloat16; here critics are scalar, and the deviation is the mean.
+    "td3_playground": Preset("td3",
+        PLAYGROUND | {"steps": 102_400_000, "replay.capacity": 10_485_760, "algo.batch_size": 32_768,
+            "algo.discount": 0.97, "algo.tau": 0.1, "algo.target_policy_noise": 0.001, "algo.exploration":
+            "gaussian(0.2)", "algo.decoupled_weight_decay": 0.1, "algo.normalize_obs": "running",
+            "algo.networks.units": (512, 256, 128), "algo.networks.critic_units": (1024, 512, 256)},
+        "TD3 with the settings of FastTD3 (Seo et al. 2025) on MuJoCo Playground, but with scalar critics: 102M steps.",
+        env_prefixes="playground/", cpu_changes=_PLAYGROUND_ON_CPU),
+    # FlashSAC's code (leeyngdo/FlashSAC 0727b22, configs/agent/flashSAC.yaml). Its networks are blocks with inverted
+    # bottlenecks, and it repeats its noise for several steps; here they are XQC's layers of its widths, with new noise
+    # in each step. The discount, updates for each step, random steps and length are by reverie.
+    "xqc_playground": Preset("xqc",
+        PLAYGROUND | {"steps": 50_000_000, "replay.capacity": 1_000_000, "algo.batch_size": 2048,
+            "algo.discount": 0.97, "algo.tau": 0.01, "algo.policy_delay": 2,
+            "algo.reward_scale": "return_std(None, 5.0)",
+            "algo.networks.units": (128,) * 4, "algo.networks.critic_units": (256,) * 4,
+            "algo.actor_lr": _HALVED, "algo.critic_lr": _HALVED, "algo.temperature_lr": _HALVED},
+        "XQC with the settings of FlashSAC (Kim et al. 2026) on MuJoCo Playground, but with XQC's networks: 50M steps.",
+        env_prefixes="playground/", cpu_changes=_PLAYGROUND_ON_CPU),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",

@@ -100,7 +100,8 @@ class TurnCollector(DeviceCollector):
 
     def _stacked(self) -> dict[str, Tensor]:
         """Return the columns of the newest row that was counted and of those after it, ``[n, N]``."""
-        return {name: torch.stack([row[name] for row in self.uncounted]) for name in self.uncounted[-1]}
+        newest = self.uncounted[-1]  # a first row may lack the flags of success
+        return {name: torch.stack([row.get(name, x) for row in self.uncounted]) for name, x in newest.items()}
 
     def state_dict(self) -> State:
         """Return also the rows that are not counted, and those that are not in the replay."""
