@@ -98,6 +98,13 @@ class Experiment(Trainable):
     remarked: set[str] = field(default_factory=set)
     """Messages that have been logged and are not repeated."""
 
+    def share_batches(self) -> None:
+        """Let all batches be one, for a caller that uses each before the next, where recorded updates keep none."""
+        algo, source = self.algo, self.source
+        is_recorded = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu" and not kernels_disabled()
+        if is_recorded and isinstance(source, ReplayBuffer | DeviceRollout):
+            source.shares_batch = source.supports_sharing
+
     def evaluate(self, which: EvaluationPurpose, mode: Mode = "eval") -> Evaluation:
         """Play whole episodes, without changing the training's random generators.
 
@@ -289,9 +296,6 @@ def build(
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
-    is_captured = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu" and not kernels_disabled()
-    if is_captured and isinstance(sources[0], ReplayBuffer | DeviceRollout):  # so the learner keeps no batch
-        sources[0].shares_batch = sources[0].supports_sharing
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
