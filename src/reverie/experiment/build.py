@@ -18,6 +18,7 @@ import torch
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.core.clock import Clock
+from reverie.core.collectives import is_distributed
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.kernel_dispatch import kernels_disabled
@@ -290,7 +291,8 @@ def build(
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
-    is_captured = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu" and not kernels_disabled()
+    is_captured = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu"
+    is_captured = is_captured and not (kernels_disabled() or is_distributed())
     if is_captured and isinstance(sources[0], ReplayBuffer | DeviceRollout):  # so the learner keeps no batch
         sources[0].shares_batch = sources[0].supports_sharing
     return Experiment(
