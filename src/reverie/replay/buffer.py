@@ -283,7 +283,10 @@ class ReplayBuffer:
         self.storage.gather(handles, self.window.rows, rows)
         self._mark_resets(rows)
         batch.index.copy_(handles)
-        batch.weight[:] = 1.0 if weights is None else weights
+        if weights is None:
+            batch.weight.fill_(1.0)
+        else:
+            batch.weight.copy_(weights)
         return batch
 
     def _mark_resets(self, rows: dict[str, Tensor]) -> None:
