@@ -213,8 +213,7 @@ def train_config(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
-            if team.count == 1:
-                experiment.share_batches()
+            experiment.share_batches()
             return make_learner_experiment(experiment, continued.validate(), team, folder.path)
 
         @contextlib.contextmanager

@@ -6,7 +6,7 @@ import gc
 import random
 import warnings
 import weakref
-from dataclasses import fields, replace
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -149,7 +149,7 @@ def test_what_an_update_returns_is_not_written_to_by_later_ones():
 def test_a_batch_that_its_source_shares_is_learned_from_where_it_is(monkeypatch):
     """Without copies; another batch of its kind can come at any time."""
     _, tapes, update = mean()
-    shared = SharedBatch(**{field.name: getattr(rows(4), field.name) for field in fields(Batch)})
+    shared = SharedBatch.of(rows(4))
     for i in range(WARM_UPS + 4):
         shared.reward.fill_(i)
         shared.obs["x"].fill_(i)
@@ -160,7 +160,28 @@ def test_a_batch_that_its_source_shares_is_learned_from_where_it_is(monkeypatch)
     assert next(iter(update.steps.values())).batch is shared
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     update(shared)
-    assert [key[0] == 99 for key in update.steps] == [False, True]
+    assert [key[0] == 99 for key in update.steps] == [False, False, True]
+
+
+class Rescaled(Algorithm):
+    """A learner that replaces observations in the dictionary of its batch."""
+
+    def train_step(self, batch):
+        batch.obs["x"] = batch.obs["x"] + 1
+        return Update(metrics={"x": batch.obs["x"].mean()})
+
+
+def test_updates_do_not_write_to_a_shared_batch():
+    """Neither those on it nor those on others: what is made of it, and what has its shapes."""
+    agent, shared = Rescaled(), SharedBatch.of(rows(4, 0))
+    update, x = CapturedTrainStep(agent.train_step, torch.device("cpu"), Tapes(), agent), shared.obs["x"]
+    for i in range(WARM_UPS + 3):
+        for batch in (shared, replace(shared, obs={"x": x + i + 1}), rows(4, i + 2)):
+            expected = float(batch.obs["x"].mean()) + 1
+            assert float(update(batch).metrics["x"]) == expected
+        assert shared.obs["x"] is x
+        assert not x.any()
+    assert len(update.steps) == 2
 
 
 def test_every_kind_of_batch_is_captured_once():

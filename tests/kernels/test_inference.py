@@ -304,6 +304,23 @@ def test_statistics_are_updated_on_the_tape_as_without_it() -> None:
         torch.testing.assert_close(mine, numbers(), rtol=0, atol=0)
 
 
+def test_statistics_of_a_user_are_updated_in_python_at_each_step() -> None:
+    class Counting(Preprocessor):
+        rows = 0
+
+        def update_statistics(self, step: Step) -> None:
+            super().update_statistics(step)
+            self.rows += len(step)
+
+    policy, none = preprocessed(ReturnStd()), torch.zeros(2, dtype=torch.bool)
+    step = Step(obs=seen(2), reward=torch.ones(2), is_first=none, is_last=none, is_terminal=none)
+    statistics = policy.preprocess
+    statistics.normalizer.is_checked, statistics.__class__ = True, Counting
+    for _ in range(4):
+        watch_and_act(statistics, policy, step, policy.initial(2), "explore")
+    assert statistics.rows == 8
+
+
 def test_statistics_and_a_policy_are_one_recording() -> None:
     policy, none = preprocessed(ReturnStd()), torch.zeros(2, dtype=torch.bool)
     step = Step(obs=seen(2), reward=torch.ones(2), is_first=none, is_last=none, is_terminal=none)

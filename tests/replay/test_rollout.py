@@ -54,6 +54,14 @@ def test_each_row_is_offered_in_each_epoch_and_then_dropped(length, shares):
     assert not torch.equal(seen[0].index, seen[3].index)
 
 
+def test_learners_in_several_processes_may_keep_batches(monkeypatch):
+    """Their updates are not recorded."""
+    monkeypatch.setattr("reverie.experiment.build.is_distributed", lambda: True)
+    made = experiment(PPOConfig(rollout=8, batch_size=4))
+    made.share_batches()
+    assert not made.source.shares_batch
+
+
 def test_the_rest_of_a_rollout_is_dropped_when_an_update_says_so():
     source = collected(experiment(PPOConfig(rollout=8, batch_size=4)))
     source.feedback(source.sample().index, Update(metrics={}, rollout_done=torch.tensor(False)))

@@ -293,10 +293,16 @@ class SharedBatch(Batch):
 
     __slots__ = ()
 
+    def __new__(cls, **columns: Any) -> Any:
+        """Return a ``Batch`` of ``columns``: what ``replace`` makes of a shared batch is not the source's."""
+        return Batch(**columns) if columns else super().__new__(cls)
+
     @classmethod
     def of(cls, batch: Batch) -> SharedBatch:
         """Return a shared batch of the same tensors."""
-        return cls(**{f.name: getattr(batch, f.name) for f in fields(batch)})
+        shared: SharedBatch = cls.__new__(cls)
+        Batch.__init__(shared, **{f.name: getattr(batch, f.name) for f in fields(batch)})
+        return shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

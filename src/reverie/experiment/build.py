@@ -17,6 +17,7 @@ import torch
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
+from reverie.core.collectives import is_distributed
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.kernel_dispatch import kernels_disabled
@@ -101,8 +102,8 @@ class Experiment(Trainable):
     def share_batches(self) -> None:
         """Let all batches be one, for a caller that uses each before the next, where recorded updates keep none."""
         algo, source = self.algo, self.source
-        is_recorded = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu" and not kernels_disabled()
-        if is_recorded and isinstance(source, ReplayBuffer | DeviceRollout):
+        is_recorded = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu"
+        if is_recorded and not (kernels_disabled() or is_distributed()) and isinstance(source, ReplayBuffer | DeviceRollout):
             source.shares_batch = source.supports_sharing
 
     def evaluate(self, which: EvaluationPurpose, mode: Mode = "eval") -> Evaluation:

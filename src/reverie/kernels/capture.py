@@ -27,7 +27,8 @@ from reverie.kernels.buffers import InputBuffers, OutputBuffers, allocate_like
 from reverie.kernels.tape import Tape
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
-"""Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
+"""Key of a capture: number of threads; the id of a shared batch, whose memory no other batch may be written to; names,
+shapes and dtypes of the batch's tensors. Equal keys share a graph."""
 
 WARM_UPS = 3
 """Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
@@ -147,7 +148,8 @@ class CapturedStep:
             step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
-            outputs, self.replay = self.recorder.capture(lambda: _join_metrics(self.step(self.batch)))
+            batch = self.batch.map(lambda x: x)  # a learner may replace observations in its dictionary
+            outputs, self.replay = self.recorder.capture(lambda: _join_metrics(self.step(batch)))
             self.hand_out = _make_output_copier(outputs)
         else:
             self.replay()
@@ -262,8 +264,8 @@ class CapturedTrainStep:
 
     def _step_for(self, batch: Batch) -> CapturedStep | None:
         """Return the step for batches of this kind, or None if there are enough others."""
-        threads = torch.get_num_threads()
-        key: Key = (threads, *((name, x.shape, x.dtype) for name, x in batch_tensors(batch).items()))
+        threads, shared = torch.get_num_threads(), id(batch) if type(batch) is SharedBatch else 0
+        key: Key = (threads, shared, *((name, x.shape, x.dtype) for name, x in batch_tensors(batch).items()))
         if key not in self.steps and len(self.steps) == MAX_KEYS:
             return None
         if key not in self.steps:

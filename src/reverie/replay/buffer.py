@@ -265,8 +265,7 @@ class ReplayBuffer:
             weight = torch.ones(handles.shape[0], device=device)
         else:
             weight = weights.to(device, non_blocking=True)
-        is_shared = self.shares_batch and count is None
-        batch = (SharedBatch if is_shared else Batch)(
+        batch = Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
             goals={} if self.goals is None
@@ -274,7 +273,8 @@ class ReplayBuffer:
             action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
             is_terminal=rows["is_terminal"], weight=weight, index=handles,
         )  # fmt: skip
-        if is_shared:
+        if self.shares_batch and count is None:
+            batch = SharedBatch.of(batch)
             self._shared = batch, rows
         return batch
 
@@ -283,7 +283,9 @@ class ReplayBuffer:
         self.storage.gather(handles, self.window.rows, rows)
         self._mark_resets(rows)
         batch.index.copy_(handles)
-        if weights is not None:
+        if weights is None:
+            batch.weight.fill_(1.0)
+        else:
             batch.weight.copy_(weights)
         return batch
 
