@@ -225,7 +225,7 @@ class SAC(ModelFree):
 
     def next_step(self) -> TrainStep:
         """Return the step of the critics; every d-th one also updates the actor: REDQ, Algorithm 1."""
-        self.updates += 1
+        vars(self)["updates"] += 1  # a module takes 3 us to set an attribute
         return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
 
     def train_step(self, batch: Batch) -> Update:
