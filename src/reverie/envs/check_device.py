@@ -26,8 +26,8 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
     """Play random actions in ``env``; add to ``findings`` what is wrong, and return measurements by name."""
     try:
         step = env.reset(SEED)
-        most = MAX_BYTES // sum(x.nbytes for x in step.obs.values())
-        rows, state, step = _play(env, step, max(TURNS, min((env.max_episode_steps or 0) + 2, most)))
+        max_turns = MAX_BYTES // sum(x.nbytes for x in step.obs.values())
+        rows, state, step = _play(env, step, max(TURNS, min((env.max_episode_steps or 0) + 2, max_turns)))
         _check_rows(rows)
         repeated, *_ = _play(env, env.reset(SEED), TURNS)
         if difference := _difference({name: x[:TURNS] for name, x in rows.items()}, repeated):
@@ -36,8 +36,8 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
             findings.add("vector_unsaved")
         else:
             env.load_state_dict(state, step)
-            others, *_ = _play(env, step, TURNS - SAVED_TURN, SAVED_TURN)
-            if difference := _difference({name: x[SAVED_TURN:TURNS] for name, x in rows.items()}, others):
+            resumed, *_ = _play(env, step, TURNS - SAVED_TURN, SAVED_TURN)
+            if difference := _difference({name: x[SAVED_TURN:TURNS] for name, x in rows.items()}, resumed):
                 findings.add("state", error=difference)
     except ReverieError as error:
         findings.add("refused", error=str(error).rstrip("."))
@@ -65,9 +65,9 @@ def _random_actions(env: DeviceVectorEnv, step: Step, turn: int) -> Tensor:
     return flat.masked_fill(~step.obs[MASK_KEY], -2.0) if MASK_KEY in step.obs else flat
 
 
-def _difference(rows: Rows, others: Rows) -> str:
+def _difference(rows: Rows, repeated: Rows) -> str:
     """Return the first column that differs, for a message; "" if none does."""
-    return next((f"{name} differs" for name, x in rows.items() if not torch.equal(x, others[name])), "")
+    return next((f"{name} differs" for name, x in rows.items() if not torch.equal(x, repeated[name])), "")
 
 
 def _check_rows(rows: Rows) -> None:
