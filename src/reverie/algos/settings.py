@@ -135,6 +135,6 @@ def compatible_algorithms(spec: ActionSpec, on_device: bool = False) -> dict[str
     for name in sorted(algorithms()):
         with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
             config: Any = algorithm_config(name)
-            if kind in config.action_kinds and (not on_device or (config.on_policy and not config.from_actors)):
+            if kind in config.action_kinds and not (on_device and getattr(config, "from_actors", False)):
                 fit["offline" if config.needs_data else "online"] += (name,)
     return fit

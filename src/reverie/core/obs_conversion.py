@@ -49,16 +49,19 @@ def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
 
 
 def mask_conversion(space: Space) -> Conversion:
-    """Return the spec of an action mask, and the conversion functions in both directions."""
+    """Return the spec of an action mask, and the conversion functions in both directions.
+
+    Masks ``[parts, classes]`` become ``[A]``.
+    """
     shape = space.shape or ()
 
     def encode(value: Any, lead: int) -> np.ndarray:
         array = _as_array(value, shape, space.dtype, NUMBERS, lead)
         if not ((array == 0) | (array == 1)).all():
             raise DataError(f"is {array}: expected 1 for legal actions and 0 for all others")
-        return array.astype(bool)
+        return array.reshape(*array.shape[:lead], -1).astype(bool)
 
-    return ObsPart(kind="mask", shape=shape, dtype="bool"), encode, np.asarray
+    return ObsPart(kind="mask", shape=(math.prod(shape),), dtype="bool"), encode, np.asarray
 
 
 def _as_array(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str, lead: int) -> np.ndarray:

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, format_error
+from reverie.core.masks import check_mask_shape
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
@@ -40,12 +40,12 @@ class DeviceVectorEnv:
         _check_device_settings(config)
         self.vector = vector
         self._seed: int | None = seed
-        space = _with_mask(vector.observation_space, vector.action_space, config)
-        codec = ObsCodec(space, config.uses_key, config.channel_axis)
+        codec = ObsCodec(vector.observation_space, config.uses_key, config.channel_axis)
         self.num_envs: int = vector.num_envs
         self.device: torch.device = torch.device(vector.device)
         self.obs_spec: ObsSpec = codec.spec
         self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
+        check_mask_shape(self.obs_spec, self.action_spec)
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
@@ -214,16 +214,3 @@ def _check_device_settings(config: EnvConfig) -> None:
         settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
         advice = " Frames are stacked by algo.frame_stack." if "frame_stack" in wrong else ""
         raise ConfigError(f"{settings}: not supported by environments on a device. Remove {', '.join(wrong)}.{advice}")
-
-
-def _with_mask(space: Any, action_space: Any, config: EnvConfig) -> Any:
-    """Return the observation space, whose action mask, if there is one, has a flag for each element of flat actions."""
-    if not (isinstance(space, spaces.Dict) and MASK_KEY in space.spaces and config.uses_key(MASK_KEY)):
-        return space
-    width = ActionCodec(action_space).spec.width
-    if space[MASK_KEY].shape != (width,):
-        raise EnvError(
-            f"observation '{MASK_KEY}' has shape {space[MASK_KEY].shape}: expected {(width,)}, a flag for each element "
-            f"of the flat action. To go without masks, set env.exclude_keys = {MASK_KEY}."
-        )
-    return space

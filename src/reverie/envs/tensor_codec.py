@@ -45,7 +45,7 @@ def _encoder(leaf: Leaf, device: torch.device, channel_axis: ChannelAxis) -> Ten
     """Return the function from values ``[N, *leaf.space.shape]`` to ``[N, *leaf.part.shape]``."""
     part, space = leaf.part, leaf.space
     if part.kind == "mask":
-        return lambda x: x != 0
+        return lambda x: x.flatten(1) != 0
     if part.kind == "vector":
         return Tensor.float
     if isinstance(space, spaces.Text):
