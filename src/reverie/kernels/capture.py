@@ -7,11 +7,12 @@ Python branch that depends on a tensor's value.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import random
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -206,6 +207,10 @@ def describe_change(before: dict[str, object], after: dict[str, object]) -> str:
     return ""
 
 
+def _values_of(tables: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(map(dict.values, tables))
+
+
 _is_trained: Callable[[Tensor], bool] = operator.attrgetter("requires_grad")
 
 
@@ -226,9 +231,8 @@ class ModuleAddresses:
         return self._snapshot() != self.before
 
     def _snapshot(self) -> tuple[list[nn.Module | None], list[int], list[bool]]:
-        tensors = [x for table in self.tables for x in table.values() if x is not None]
-        children = [child for children in self.children for child in children.values()]
-        return children, [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
+        tensors = [x for x in _values_of(self.tables) if x is not None]
+        return [*_values_of(self.children)], [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
 
 
 class CapturedTrainStep:

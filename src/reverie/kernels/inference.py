@@ -6,6 +6,7 @@ functions marked as ``static``; all others are called. A replay draws new random
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -73,6 +74,9 @@ def _capture(function: Callable[[Any], Any], inputs: Any) -> tuple[Any, Capture 
     return answer, Capture(tape, InputBuffers(copies), OutputBuffers(outputs), rebuild, threading.Lock())
 
 
+_kind = operator.attrgetter("shape", "dtype")  # of a tensor
+
+
 class Captures:
     """The captures of a function, by the addresses of its parameters and the shapes of its inputs."""
 
@@ -85,7 +89,7 @@ class Captures:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""
         # A capture contains memory addresses, and the parameters may have moved since.
         addresses = tuple(map(Tensor.data_ptr, self.numbers))
-        key = (kind, torch.get_num_threads(), addresses, *[(x.shape, x.dtype) for x in tensors])
+        key = (kind, torch.get_num_threads(), addresses, *map(_kind, tensors))
         capture = self.by_key.get(key)
         if capture is not None:
             return capture(tensors)

@@ -250,9 +250,10 @@ class ReplayBuffer:
         if self.stale and self.annotator is not None:
             self.annotator.on_extend(self.storage)
         self.stale = False
-        handles, weights = self.batch_sampler.draw(count)
-        if self._shared is not None and count is None:
-            return self._refill(*self._shared, handles, weights)
+        shared = self._shared if count is None else None
+        handles, weights = self.batch_sampler.draw(count, None if shared is None else shared[0].index)
+        if shared is not None:
+            return self._refill(*shared, handles, weights)
         rows = self.storage.gather(handles, self.window.rows)
         if self.goals is not None:
             self.goals.annotate(rows, handles)
@@ -282,10 +283,9 @@ class ReplayBuffer:
         """Overwrite ``batch``, whose columns are ``rows``, with the windows ``handles``."""
         self.storage.gather(handles, self.window.rows, rows)
         self._mark_resets(rows)
-        batch.index.copy_(handles)
-        if weights is None:
-            batch.weight.fill_(1.0)
-        else:
+        if handles is not batch.index:
+            batch.index.copy_(handles)
+        if weights is not None:  # else they are 1 in every batch
             batch.weight.copy_(weights)
         return batch
 
