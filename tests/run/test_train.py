@@ -226,7 +226,7 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
 def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(is_read, form, monkeypatch):
     monkeypatch.setattr("reverie.run.metrics_log.FOLD", 2)
     if not is_read:
-        monkeypatch.setattr("reverie.run.metrics_log.read_scalars", lambda metrics: None)
+        monkeypatch.setattr("reverie.run.metrics_log.read_scalars", lambda metrics: (tuple(metrics), None))
     guard = FiniteCheck()
     for update, value in enumerate((1.0, math.nan, 2.0, math.inf), 1):
         guard.add(form(("x", "loss/a", "loss/b"), torch.tensor([math.nan, 1.0, value])), update)

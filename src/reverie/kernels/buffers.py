@@ -15,6 +15,8 @@ from reverie.core.columns import are_in_block, block_of, view_in_block
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import data_pointers
 
+is_on_cpu: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
+layout_of: Callable[[Tensor], tuple[Any, ...]] = operator.attrgetter("shape", "dtype", "is_cpu")
 MAX_GROUPED_BYTES = 2**16
 """Maximum bytes of a tensor on a GPU that is copied together with others: a larger one is copied faster alone."""
 MAX_SETS, MAX_BYTES = 64, 2**18
@@ -113,7 +115,4 @@ def _bytes(tensors: Sequence[Tensor]) -> Any:
 
 
 def _side_by_side(tensors: Sequence[Tensor]) -> bool:
-    return all(map(Tensor.is_contiguous, tensors)) and all(map(_is_on_cpu, tensors))
-
-
-_is_on_cpu: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
+    return all(map(Tensor.is_contiguous, tensors)) and all(map(is_on_cpu, tensors))

@@ -7,7 +7,6 @@ do not change are looked up once, and stored as the attribute ``fast`` of their 
 from __future__ import annotations
 
 import ctypes
-import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_column_shape
+from reverie.kernels.buffers import layout_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import compiled_library, is_cpu_float32
 from reverie.nn.normalization import CHUNK_ROWS, CONSTANT_ATOL, CONSTANT_RTOL
@@ -33,10 +33,7 @@ class RingAddresses(NamedTuple):
     address: int  # of the table
     pack: Callable[..., bytes]
     row_bytes: int
-    layouts: list[tuple[Any, ...]]  # of the tensors that are copied as they are: see _layout
-
-
-_layout = operator.attrgetter("shape", "dtype", "is_cpu")  # of a tensor
+    layouts: list[tuple[Any, ...]]  # of the tensors that are copied as they are: see layout_of
 
 
 def has_compiled_functions(*_: Any) -> bool:
@@ -76,7 +73,7 @@ def put_rows_cpu(ring: RingBuffer, rows: StepRows, slot: int) -> None:
     fast = ring.fast or _addresses(ring)
     columns: list[Any] = [rows[name] for name in ring.columns]
     are_tensors = set(map(type, columns)) == {Tensor}
-    if are_tensors and [*map(_layout, columns)] == fast.layouts and all(map(Tensor.is_contiguous, columns)):
+    if are_tensors and [*map(layout_of, columns)] == fast.layouts and all(map(Tensor.is_contiguous, columns)):
         pointers = fast.pack(*map(Tensor.data_ptr, columns))
     else:
         arrays = [as_numpy(x) for x in columns]
