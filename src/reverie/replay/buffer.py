@@ -51,6 +51,7 @@ class ReplayBuffer:
         self.shares_batch: bool = False
         """Whether every batch is the same :class:`SharedBatch`: set by a caller that uses each before the next."""
         self._shared: tuple[Batch, dict[str, Tensor]] | None = None  # that batch, and all its columns
+        self._weights: np.ndarray = np.ones(0)  # a view of its weights
         self.ended: Tensor = torch.ones(storage.streams, dtype=torch.bool)  # where no episode is unfinished
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
@@ -276,7 +277,7 @@ class ReplayBuffer:
         )  # fmt: skip
         if self.shares_batch and count is None:
             batch = SharedBatch.of(batch)
-            self._shared = batch, rows
+            self._shared, self._weights = (batch, rows), batch.weight.numpy()
         return batch
 
     def _refill(self, batch: Batch, rows: dict[str, Tensor], handles: Tensor, weights: Tensor | None) -> Batch:
@@ -285,8 +286,7 @@ class ReplayBuffer:
         self._mark_resets(rows)
         if handles is not batch.index:
             batch.index.copy_(handles)
-        if weights is not None:  # else they are 1 in every batch
-            batch.weight.copy_(weights)
+        self._weights[...] = 1.0 if weights is None else weights.numpy()
         return batch
 
     def _mark_resets(self, rows: dict[str, Tensor]) -> None:
