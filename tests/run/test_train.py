@@ -18,7 +18,7 @@ from reverie.core.types import MetricVector
 from reverie.run.collect import EnvCollector, EpisodeStats
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
-from reverie.run.schedule import Schedule, parse_period
+from reverie.run.schedule import Periodic, Schedule, parse_period
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):
@@ -303,6 +303,14 @@ def test_updates_that_an_error_kept_from_being_made_are_made_when_the_run_goes_o
     again.go()
     whole.go()
     assert again.clock.updates == whole.clock.updates == 3 * (40 - 1)
+
+
+def test_a_period_that_ends_before_its_first_check_is_due_in_a_resumed_run():
+    clock, resumed = Clock(length=1000), Clock(length=1000)
+    Periodic(100, clock, "eval")
+    clock.env_steps = 120  # then the process ends
+    resumed.load_state_dict(clock.state_dict())
+    assert Periodic(100, resumed, "eval")()
 
 
 def test_an_evaluation_that_failed_is_due_when_the_run_goes_on(fakes):

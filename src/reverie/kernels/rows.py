@@ -177,9 +177,7 @@ def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
     return 1 < bound < 2**32 and load_kernels() is not None
 
 
-def random_integers_cpu(
-    source: Any, bound: int, count: int, among: Any = None, out: Tensor | None = None
-) -> Tensor:  # fmt: skip
+def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None, out: Tensor | None = None) -> Tensor:
     """Compute ``replay/windows.py: random_integers``: 256 in 5 us, where NumPy takes 50 us with cold caches."""
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes
