@@ -130,6 +130,15 @@ def test_a_temperature_without_a_learning_rate_stays():
     assert "temperature_optim" not in agent.state_dict()
 
 
+def test_all_optimizers_with_equal_schedules_follow_them():
+    equal = [[0, 1e-3], [10, 0.0]]
+    agent = learner(SACConfig(actor_lr=equal, critic_lr=equal, temperature_lr=[[0, 1e-3], [10, 5e-4]]))
+    agent.position = lambda: 5
+    agent.update(rows())
+    rates = {name: float(optim.settings.rate) for name, optim in agent.optims.items()}
+    assert rates == pytest.approx({"actor": 5e-4, "critic": 5e-4, "temperature": 7.5e-4})
+
+
 def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
     assert learner(DiscreteSACConfig(), choice(3)).objective.target_entropy == pytest.approx(0.98 * math.log(3))
     assert learner(DiscreteSACConfig(target_entropy=0.5), choice(3)).objective.target_entropy == 0.5

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.columns import ColumnSpec, as_numpy
+from reverie.core.columns import ColumnSpec, RingBuffer, as_numpy, put_rows
 from reverie.core.errors import DataError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.kernels import rows as rows_kernel
@@ -185,3 +185,9 @@ def test_trees_are_the_same_to_the_last_digit_and_find_what_a_running_sum_finds(
             assert (weights[drawn] > 0).all()
             assert (sums[drawn] >= numbers * sums[-1] - slack).all()
             assert (sums[drawn] - weights[drawn] <= numbers * sums[-1] + slack).all()
+
+
+def test_rows_with_gaps_in_memory_are_stored_like_others():
+    ring, row = RingBuffer({"x": np.zeros((2, 3, 2), np.float32)}), torch.arange(4.0).view(2, 2).T
+    put_rows(ring, {"x": row}, 1)
+    assert ring.columns["x"][:, 1].tolist() == row.tolist()

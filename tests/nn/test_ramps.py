@@ -56,12 +56,13 @@ def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
     start = nn.Parameter(torch.tensor([1.0, -2.0]))
     ramped, constant = copy.deepcopy(start), copy.deepcopy(start)
     rising = made([ramped], PiecewiseLinear.from_points(POINTS, "lr"))
-    advance_schedules(lr_schedules(rising), 125)
+    ramps = {ramp: [rate] for ramp, rate in lr_schedules(rising)}
+    advance_schedules(ramps, 125)
     for optim, p in ((rising, ramped), (made([constant], 2.5e-3), constant)):
         optim.step((p * torch.tensor([1.0, 3.0])).sum())
     torch.testing.assert_close(ramped, constant)
     assert not torch.equal(ramped, start)
-    advance_schedules(lr_schedules(rising), 0)
+    advance_schedules(ramps, 0)
     before = ramped.detach().clone()
     rising.step(ramped.sum())
     assert torch.equal(ramped, before)

@@ -11,6 +11,8 @@ from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Update, Window
+from reverie.replay.batch_sampler import FractionsConfig
+from reverie.replay.config import ReplayConfig
 from reverie.replay.storage import DeviceStorage, HostStorage
 
 KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
@@ -42,7 +44,9 @@ def lived(draw):
     )
     capacity = window.rows + draw(st.integers(0, 12))
     kind = draw(st.sampled_from([HostStorage, DeviceStorage]))
-    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), kind=kind)
+    fractions = FractionsConfig(**{"uniform": 0.0, draw(st.sampled_from(["uniform", "priority", "recency"])): 1.0})
+    config = ReplayConfig(online_queue=False, fractions=fractions)
+    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), kind, config)
 
 
 @settings(max_examples=20, deadline=None)

@@ -18,7 +18,7 @@ from reverie.core.types import MetricVector
 from reverie.run.collect import EnvCollector, EpisodeStats
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
-from reverie.run.schedule import Schedule, parse_period
+from reverie.run.schedule import Periodic, Schedule, parse_period
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):
@@ -226,7 +226,7 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
 def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(is_read, form, monkeypatch):
     monkeypatch.setattr("reverie.run.metrics_log.FOLD", 2)
     if not is_read:
-        monkeypatch.setattr("reverie.run.metrics_log.read_scalars", lambda metrics: None)
+        monkeypatch.setattr("reverie.run.metrics_log.read_scalars", lambda metrics: (tuple(metrics), None))
     guard = FiniteCheck()
     for update, value in enumerate((1.0, math.nan, 2.0, math.inf), 1):
         guard.add(form(("x", "loss/a", "loss/b"), torch.tensor([math.nan, 1.0, value])), update)
@@ -303,6 +303,14 @@ def test_updates_that_an_error_kept_from_being_made_are_made_when_the_run_goes_o
     again.go()
     whole.go()
     assert again.clock.updates == whole.clock.updates == 3 * (40 - 1)
+
+
+def test_a_period_that_ends_before_its_first_check_is_due_in_a_resumed_run():
+    clock, resumed = Clock(length=1000), Clock(length=1000)
+    Periodic(100, clock, "eval")
+    clock.env_steps = 120  # then the process ends
+    resumed.load_state_dict(clock.state_dict())
+    assert Periodic(100, resumed, "eval")()
 
 
 def test_an_evaluation_that_failed_is_due_when_the_run_goes_on(fakes):

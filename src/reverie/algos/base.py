@@ -67,7 +67,7 @@ class Algorithm(nn.Module):
         """Replaced by a new object to invalidate all earlier captures."""
         self._is_checked = False  # whether all parameters are known to be trained
         self._two_mode_modules: tuple[nn.Module, ...] | None = None  # None: not looked for yet
-        self._ramps: list[tuple[PiecewiseLinear, Tensor]] = []
+        self._ramps: dict[PiecewiseLinear, list[Tensor]] = {}  # the tensors that follow each
         self._newest_batch: Batch | None = None  # one that is shared, and so has the shapes that were checked
         self.position: Callable[[], int] = int
         """Returns the env steps of the run so far, which scheduled settings depend on; 0 outside a run."""
@@ -157,7 +157,8 @@ class Algorithm(nn.Module):
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
-        self._ramps = ramps + [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
+        ramps += [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
+        self._ramps = {ramp: [x for other, x in ramps if other == ramp] for ramp, _ in ramps}
         self._switch(training=False)
 
     def _switch(self, *, training: bool) -> None:

@@ -53,6 +53,11 @@ class MetricVector(Mapping[str, Tensor]):
         self.names: tuple[str, ...] = names
         self.vector: Tensor = vector
 
+    @functools.cached_property
+    def numbers(self) -> list[float] | None:
+        """The values; None if reading them would wait for a device."""
+        return self.vector.tolist() if self.vector.is_cpu else None
+
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:
             raise KeyError(name)
@@ -65,15 +70,14 @@ class MetricVector(Mapping[str, Tensor]):
         return len(self.names)
 
 
-def read_scalars(metrics: Mapping[str, Tensor | float]) -> list[float] | None:
-    """Return the values of ``metrics``; None if reading one would wait for a device, or one is no scalar."""
+def read_scalars(metrics: Mapping[str, Tensor | float]) -> tuple[tuple[str, ...], list[float] | None]:
+    """Return names and values of ``metrics``; None if reading one would wait for a device, or one is no scalar."""
     if isinstance(metrics, MetricVector):
-        numbers: list[float] | None = metrics.vector.tolist() if metrics.vector.is_cpu else None
-        return numbers
+        return metrics.names, metrics.numbers
     values = [*metrics.values()]
     if any(isinstance(value, Tensor) and (value.ndim > 0 or not value.is_cpu) for value in values):
-        return None
-    return [value.item() if isinstance(value, Tensor) else value for value in values]
+        return tuple(metrics), None
+    return tuple(metrics), [value.item() if isinstance(value, Tensor) else value for value in values]
 
 
 State = Mapping[str, Any]

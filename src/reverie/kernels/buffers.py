@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from reverie.core.columns import are_in_block, block_of, view_in_block
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import data_pointers
 
+is_on_cpu: Callable[[Tensor], bool] = operator.attrgetter("is_cpu")
+layout_of: Callable[[Tensor], tuple[Any, ...]] = operator.attrgetter("shape", "dtype", "is_cpu")
 MAX_GROUPED_BYTES = 2**16
 """Maximum bytes of a tensor on a GPU that is copied together with others: a larger one is copied faster alone."""
 MAX_SETS, MAX_BYTES = 64, 2**18
@@ -57,7 +60,7 @@ class InputBuffers:
             for i in alone:
                 self.to[i].copy_(tensors[i], non_blocking=True)
         else:
-            self._library.move(self._addresses, self._pack(*[x.data_ptr() for x in tensors]), self._bytes, len(self.to))
+            self._library.move(self._addresses, self._pack(*map(Tensor.data_ptr, tensors)), self._bytes, len(self.to))
 
     def _lie_alike(self, tensors: Sequence[Tensor], nbytes: int) -> bool:
         """Return whether ``tensors`` lie in a block of ``nbytes`` of host memory as ``to`` lie in theirs."""
@@ -74,6 +77,7 @@ class OutputBuffers:
         self.tensors: list[Tensor] = list(tensors)
         self._library = load_kernels() if _side_by_side(self.tensors) else None
         self._addresses, self._bytes = data_pointers(*self.tensors), _bytes(self.tensors)
+        self._pack = struct.Struct(f"{len(tensors)}P").pack
         self._num_sets = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 
@@ -91,7 +95,7 @@ class OutputBuffers:
         blocks = [x.new_empty(self._num_sets, *x.shape) for x in self.tensors]
         begin = [(block.data_ptr(), size) for block, size in zip(blocks, self._bytes, strict=True)]
         for i, copies in enumerate(zip(*(block.unbind() for block in blocks), strict=True)):
-            addresses = (ctypes.c_void_p * len(copies))(*[address + i * size for address, size in begin])
+            addresses = self._pack(*[address + i * size for address, size in begin])
             self._ready.append((addresses, copies))
 
 
@@ -111,4 +115,4 @@ def _bytes(tensors: Sequence[Tensor]) -> Any:
 
 
 def _side_by_side(tensors: Sequence[Tensor]) -> bool:
-    return all(x.is_contiguous() and x.is_cpu for x in tensors)
+    return all(map(Tensor.is_contiguous, tensors)) and all(map(is_on_cpu, tensors))

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -215,10 +216,8 @@ class ModuleAddresses:
     def __init__(self, learner: nn.Module) -> None:
         # References to the modules' dictionaries, so that a comparison need not walk through all modules.
         modules = list(learner.modules())
-        self.children: list[dict[str, nn.Module | None]] = [m._modules for m in modules if m._modules]
-        self.tables: list[dict[str, nn.Parameter | None] | dict[str, Tensor | None]] = [
-            table for m in modules for table in (m._parameters, m._buffers) if table
-        ]
+        self.children: list[dict[str, Any]] = [m._modules for m in modules if m._modules]
+        self.tables: list[dict[str, Any]] = [table for m in modules for table in (m._parameters, m._buffers) if table]
         self.before: tuple[list[nn.Module | None], list[int], list[bool]] = self._snapshot()
 
     def have_changed(self) -> bool:
@@ -226,8 +225,8 @@ class ModuleAddresses:
         return self._snapshot() != self.before
 
     def _snapshot(self) -> tuple[list[nn.Module | None], list[int], list[bool]]:
-        tensors = [x for table in self.tables for x in table.values() if x is not None]
-        children = [child for children in self.children for child in children.values()]
+        tensors = [x for x in chain.from_iterable(map(dict.values, self.tables)) if x is not None]
+        children = [*chain.from_iterable(map(dict.values, self.children))]
         return children, [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Mode, Obs, Step
-from reverie.kernels.buffers import InputBuffers, OutputBuffers
+from reverie.kernels.buffers import InputBuffers, OutputBuffers, is_on_cpu, layout_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import Tape, current
 from reverie.nn.cnn import ConvReLU
@@ -85,7 +85,7 @@ class Captures:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""
         # A capture contains memory addresses, and the parameters may have moved since.
         addresses = tuple(map(Tensor.data_ptr, self.numbers))
-        key = (kind, torch.get_num_threads(), addresses, *[(x.shape, x.dtype) for x in tensors])
+        key = (kind, torch.get_num_threads(), addresses, *map(layout_of, tensors))
         capture = self.by_key.get(key)
         if capture is not None:
             return capture(tensors)
@@ -115,7 +115,7 @@ def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
         return False
     captures = get_captures(inference)
     used = (*captures.numbers[:1], *obs.values())  # the others are where the first is
-    return captures.supported and all(x.is_cpu for x in used)
+    return captures.supported and all(map(is_on_cpu, used))
 
 
 def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:
@@ -166,7 +166,7 @@ def supports_act(
         return False
     captures = _captures_of(policy, statistics)
     used = step.obs.values() if captures is None else (*captures.numbers[:1], *step.obs.values())
-    return captures is not None and captures.supported and all(x.is_cpu for x in used)
+    return captures is not None and captures.supported and all(map(is_on_cpu, used))
 
 
 def supports_watch_and_act(statistics: Any, policy: Any, step: Step, state: Any, mode: Mode) -> bool:

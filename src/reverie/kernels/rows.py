@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_column_shape
+from reverie.kernels.buffers import layout_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import compiled_library, is_cpu_float32
 from reverie.nn.normalization import CHUNK_ROWS, CONSTANT_ATOL, CONSTANT_RTOL
@@ -32,6 +33,7 @@ class RingAddresses(NamedTuple):
     address: int  # of the table
     pack: Callable[..., bytes]
     row_bytes: int
+    layouts: list[tuple[Any, ...]]  # of the tensors that are copied as they are: see layout_of
 
 
 def has_compiled_functions(*_: Any) -> bool:
@@ -49,7 +51,8 @@ def _addresses(ring: RingBuffer) -> RingAddresses:
         counts = [len(columns), ring.streams, ring.slots, len(blocks)]
         table = np.array([*counts, *flags, *sizes, *strides, *starts, *blocks.values(), *blocks], np.int64)
         pack = struct.Struct(f"{len(columns)}P").pack
-        ring.fast = RingAddresses(load_kernels(), table, table.ctypes.data, pack, sum(sizes))
+        layouts = [(shape, dtype, True) for _, shape, dtype in ring.rows]
+        ring.fast = RingAddresses(load_kernels(), table, table.ctypes.data, pack, sum(sizes), layouts)
     addresses: RingAddresses = ring.fast
     return addresses
 
@@ -68,18 +71,17 @@ def _blocks(addresses: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
 def put_rows_cpu(ring: RingBuffer, rows: StepRows, slot: int) -> None:
     """See ``core.columns``."""
     fast = ring.fast or _addresses(ring)
-    pointers, copies = [], []
-    for name, shape, dtype in ring.rows:
-        row = rows[name]
-        if type(row) is not Tensor or not (
-            row.dtype is dtype and row.shape == shape and row.is_contiguous() and row.is_cpu
-        ):
-            array = as_numpy(row)
+    columns: list[Any] = [rows[name] for name in ring.columns]
+    are_tensors = set(map(type, columns)) == {Tensor}
+    if are_tensors and [*map(layout_of, columns)] == fast.layouts and all(map(Tensor.is_contiguous, columns)):
+        pointers = fast.pack(*map(Tensor.data_ptr, columns))
+    else:
+        arrays = [as_numpy(x) for x in columns]
+        for (name, shape, _), array in zip(ring.rows, arrays, strict=True):
             check_column_shape(name, array.shape, shape)
-            row = torch.from_numpy(np.array(array, ring.columns[name].dtype, order="C"))
-            copies.append(row)  # keeps it alive until it has been copied
-        pointers.append(row.data_ptr())
-    fast.library.put_rows(fast.address, fast.pack(*pointers), slot)
+        arrays = [np.ascontiguousarray(x, c.dtype) for x, c in zip(arrays, ring.columns.values(), strict=True)]
+        pointers = fast.pack(*[x.ctypes.data for x in arrays])
+    fast.library.put_rows(fast.address, pointers, slot)
 
 
 def extend_rows_cpu(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
@@ -94,7 +96,7 @@ def extend_rows_cpu(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slic
 def gather_rows_cpu(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
     """See ``core.columns``."""
     fast, handles = ring.fast or _addresses(ring), handles.contiguous()
-    pointers = fast.pack(*[column.data_ptr() for column in out.values()])
+    pointers = fast.pack(*map(Tensor.data_ptr, out.values()))
     count = handles.shape[0]
     threads = torch.get_num_threads() if count * length * fast.row_bytes >= PARALLEL else 1
     fast.library.gather_rows(fast.address, handles.data_ptr(), count, length, pointers, threads)
@@ -175,14 +177,14 @@ def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
     return 1 < bound < 2**32 and load_kernels() is not None
 
 
-def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
+def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None, out: Tensor | None = None) -> Tensor:
     """Compute ``replay/windows.py: random_integers``: 256 in 5 us, where NumPy takes 50 us with cold caches."""
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes
         draw_one = ctypes.cast(interface.next_uint32, ctypes.c_void_p).value
         source.fast = load_kernels(), interface.state_address, draw_one
     library, state, draw_one = source.fast
-    numbers = torch.empty(count, dtype=torch.int64, device="cpu")
+    numbers = torch.empty(count, dtype=torch.int64, device="cpu") if out is None else out
     among_address = 0 if among is None else among.address
     library.draw_integers(state, draw_one, bound, count, among_address, numbers.data_ptr())
     return numbers

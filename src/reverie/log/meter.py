@@ -33,9 +33,9 @@ class DeviceMeter:
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Add the scalars of one update."""
-        if not metrics:
+        names, numbers = read_scalars(metrics)
+        if not names:
             return
-        names, numbers = tuple(metrics), read_scalars(metrics)
         if numbers is not None:
             totals = self._read.get(names) or [0.0] * len(names)
             self._read[names] = [total + value for total, value in zip(totals, numbers, strict=True)]

@@ -168,13 +168,16 @@ class BatchSampler:
         for sampler in self._all().values():
             sampler.clear()
 
-    def draw(self, count: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return ``count`` handles (None: B) and their importance weights, 1 for the online queue; None: all are 1."""
+    def draw(self, count: int | None = None, out: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return ``count`` handles (None: B) and their importance weights, 1 for the online queue; None: all are 1.
+
+        ``out``: see ``Sampler.draw``.
+        """
         batch = self.window.batch if count is None else count
         queued = self.online.draw_queued(batch) if self.online is not None and self.online.queue else []
         new = len(queued)
         if len(self.samplers) == 1:  # independent draws: some are replaced, as joining tensors takes 15 us
-            handles = next(iter(self.samplers.values())).draw(batch)
+            handles = next(iter(self.samplers.values())).draw(batch, out)
             if new:
                 handles.numpy()[:new] = queued
         else:

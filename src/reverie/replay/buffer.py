@@ -51,6 +51,7 @@ class ReplayBuffer:
         self.shares_batch: bool = False
         """Whether every batch is the same :class:`SharedBatch`: set by a caller that uses each before the next."""
         self._shared: tuple[Batch, dict[str, Tensor]] | None = None  # that batch, and all its columns
+        self._weights: np.ndarray = np.ones(0)  # a view of its weights
         self.ended: Tensor = torch.ones(storage.streams, dtype=torch.bool)  # where no episode is unfinished
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
@@ -250,9 +251,10 @@ class ReplayBuffer:
         if self.stale and self.annotator is not None:
             self.annotator.on_extend(self.storage)
         self.stale = False
-        handles, weights = self.batch_sampler.draw(count)
-        if self._shared is not None and count is None:
-            return self._refill(*self._shared, handles, weights)
+        shared = self._shared if count is None else None
+        handles, weights = self.batch_sampler.draw(count, None if shared is None else shared[0].index)
+        if shared is not None:
+            return self._refill(*shared, handles, weights)
         rows = self.storage.gather(handles, self.window.rows)
         if self.goals is not None:
             self.goals.annotate(rows, handles)
@@ -275,18 +277,16 @@ class ReplayBuffer:
         )  # fmt: skip
         if self.shares_batch and count is None:
             batch = SharedBatch.of(batch)
-            self._shared = batch, rows
+            self._shared, self._weights = (batch, rows), batch.weight.numpy()
         return batch
 
     def _refill(self, batch: Batch, rows: dict[str, Tensor], handles: Tensor, weights: Tensor | None) -> Batch:
         """Overwrite ``batch``, whose columns are ``rows``, with the windows ``handles``."""
         self.storage.gather(handles, self.window.rows, rows)
         self._mark_resets(rows)
-        batch.index.copy_(handles)
-        if weights is None:
-            batch.weight.fill_(1.0)
-        else:
-            batch.weight.copy_(weights)
+        if handles is not batch.index:
+            batch.index.copy_(handles)
+        self._weights[...] = 1.0 if weights is None else weights.numpy()
         return batch
 
     def _mark_resets(self, rows: dict[str, Tensor]) -> None:

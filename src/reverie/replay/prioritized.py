@@ -68,7 +68,7 @@ class PrioritizedSampler(Sampler):
         slots = np.concatenate([evicted, new]) % len(self.priority)
         self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(new)]))
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
         slots = tree_draw(self.tree, self.rng.random(count))
         oldest, size = self.windows.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size

@@ -30,8 +30,8 @@ class Sampler:
     def clear(self) -> None:
         """Forget all windows: the storage is empty now. Generators keep their states."""
 
-    def draw(self, count: int) -> Tensor:
-        """Return up to ``count`` handles, int64."""
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
+        """Return up to ``count`` handles, int64; in ``out`` ``[count]`` if that is faster."""
         raise NotImplementedError
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
@@ -50,8 +50,8 @@ class Sampler:
 class UniformSampler(Sampler):
     """Draws every window with the same probability, with replacement."""
 
-    def draw(self, count: int) -> Tensor:
-        return self.windows.draw(self.integers, count)
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
+        return self.windows.draw(self.integers, count, out)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return ``1 / M`` for each handle, with M windows."""
@@ -85,7 +85,7 @@ class RecencySampler(Sampler):
         power = 1 - self.exponent
         return np.asarray(np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power))
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
         windows = len(self.windows)
         ages = self.inverse(self.rng.random(count) * self.mass(windows))
         return torch.from_numpy(self.windows.handles_at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
@@ -129,7 +129,7 @@ class EpisodeEndSampler(Sampler):
         self.ends.add(windows[self.flags.at(after[:num_decided])])
         self.ends.drop(self.windows.oldest)
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
         windows, ends = len(self.windows), self.ends.handles
         drawn = random_integers(self.integers, windows + len(ends) * self.learned, count).numpy()
         last = drawn >= windows
@@ -256,7 +256,7 @@ class SequentialSampler(Sampler):
         of_all = (new < streams) & self.flags.at(new)
         return np.asarray(self.flags.at(new + self.ahead * streams) | of_all)
 
-    def draw(self, count: int) -> Tensor:
+    def draw(self, count: int, out: Tensor | None = None) -> Tensor:
         """Return the next window of each of ``count`` cursors."""
         previous, step = self.cursors, self.window.length * self.storage.streams
         if len(previous) != count:

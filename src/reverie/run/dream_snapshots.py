@@ -69,7 +69,7 @@ class DreamSnapshots:
     @property
     def is_due(self) -> bool:
         """Whether the run has reached the next moment."""
-        return self.next <= self.clock.progress * self.count < self.count
+        return self.next < self.count and self.next <= self.clock.progress * self.count < self.count
 
     def save(self) -> None:
         """Write a snapshot. A full disk does not end the run."""

@@ -79,7 +79,7 @@ def train_loop(
         while not clock.done:
             if collector is not None:  # offline: there is no collector
                 clock.env_steps += collector.collect()
-                log.add_episodes(collector.pop_episodes(at_the_end=clock.done), collector.restarts)
+                log.add_episodes(collector.pop_episodes(at_the_end=clock.done))
             for _ in log.timed(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)

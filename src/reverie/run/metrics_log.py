@@ -58,13 +58,11 @@ class MetricsLog:
         self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged_episodes
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
         self.log_episodes = log_episodes
-        self.restarts: int = 0
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
         self.last: tuple[float, int, int] = clock.last_log or (clock.seconds, *self.begun)
 
-    def add_episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
-        """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
-        self.restarts = restarts
+    def add_episodes(self, finished: Iterable[EpisodeStats]) -> None:
+        """Count finished episodes and keep them for the next entry."""
         for episode in finished:
             self.finished.append(episode)
             self.clock.episodes += episode.episodes
@@ -132,7 +130,8 @@ class MetricsLog:
     def _counters(self) -> dict[str, float]:
         names = ("env_steps", "frames", "updates", "episodes")
         counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
-        return {**counters, "env/restarts": float(self.restarts), "replay/windows": float(len(self.source))}
+        restarts = 0 if self.collector is None else self.collector.restarts
+        return {**counters, "env/restarts": float(restarts), "replay/windows": float(len(self.source))}
 
 
 class FirstNonFinite(NamedTuple):
@@ -167,14 +166,14 @@ class FiniteCheck:
 
     def add(self, metrics: Mapping[str, Tensor], update: int) -> None:
         """Check the loss terms of update number ``update``, counted from 1."""
-        names = tuple(metrics)
+        names, numbers = read_scalars(metrics)
         terms = self._terms.get(names)
         if terms is None:
             check_metric_names(names)
             terms = self._terms[names] = tuple(name for name in names if name.startswith("loss/"))
         if not terms:
             return
-        if (numbers := read_scalars(metrics)) is None:
+        if numbers is None:
             self._watch(metrics, terms, update)
         elif not all(map(math.isfinite, numbers)):
             for name, value in zip(names, numbers, strict=True):

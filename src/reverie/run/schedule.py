@@ -69,6 +69,7 @@ class Periodic:
         if self.amount and not self.is_seconds:
             self.last = clock.last_events.get(name, self.last) // self.amount * self.amount
         self.before: float = self.last
+        self._mark()
 
     def position(self) -> float:
         """Return the position of the run in the units of the period."""
@@ -81,11 +82,12 @@ class Periodic:
 
     def __call__(self) -> bool:
         """Return whether a period has passed since the last call that returned True."""
-        self.before, due = self.last, self.is_due
-        if due:
-            self.last += (self.position() - self.last) // self.amount * self.amount
+        if not self.is_due:
+            return False
+        self.before = self.last
+        self.last += (self.position() - self.last) // self.amount * self.amount
         self._mark()
-        return due
+        return True
 
     def undo(self) -> None:
         """Undo the last True, because the work failed: it is due again.
