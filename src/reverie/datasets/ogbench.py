@@ -66,7 +66,7 @@ def source_advice(name: str) -> str:
     if (made := name.removesuffix("-val")) in RECIPES:
         return f"Make it: `reverie data make {PREFIX}{made}`."
     download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
-    return f"If OGBench has it, a trained expert recorded it, so download it: {download}."
+    return f"If OGBench has it, download it: {download}."
 
 
 def ogbench_path(name: str) -> Path:
