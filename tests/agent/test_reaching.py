@@ -191,6 +191,13 @@ def dreamer(tmp_path_factory):
     return reverie.load(run.run, env="reverie/TwoRooms-v0")
 
 
+def test_a_picture_in_fractions_is_no_goal_of_bytes(dreamer):
+    """They would be rounded to a black picture."""
+    picture = draw(np.array([8.0, 8.0]))
+    with pytest.raises(DataError, match="goal/image has dtype float64; its space declares uint8"):
+        dreamer.act(picture, goal=picture / 255)
+
+
 def test_another_goal_begins_another_plan(dreamer):
     start, goal, other = (draw(np.array([x, 9.0])) for x in (8.0, 20.0, 25.0))
     _, state = dreamer.act(start, goal=goal)

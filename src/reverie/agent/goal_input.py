@@ -70,6 +70,8 @@ def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int 
     expected = shape if count is None else (count, *shape)
     if value.shape != expected:
         raise DataError(f"{name} has shape {value.shape}: expected {expected}, that of an observation.")
+    if value.dtype.kind == "f" and leaf.dtype is not None and leaf.dtype.kind != "f":
+        raise DataError(f"{name} has dtype {value.dtype}; its space declares {leaf.dtype}.")
     if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
         raise DataError(f"{name} contains NaN, infinite numbers or other objects: expected finite numbers.")
     return value

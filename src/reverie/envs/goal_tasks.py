@@ -49,7 +49,8 @@ def with_goal_tasks(env: Env, config: EnvConfig, index: int) -> Env:
     if isinstance(num_tasks, int):
         seeded = SeededEnv(env)
         has_rewards = getattr(env.unwrapped, "_reward_task_id", None) is not None  # OGBench's singletask
-        obs, info = ({}, {}) if has_rewards else seeded.reset(options={config.task_option: 1})
+        first: Reset = (None, {}) if has_rewards else seeded.reset(options={config.task_option: 1})
+        obs, info = first
         if GOAL_KEY in info:
             if (shape := np.shape(info[GOAL_KEY])) != np.shape(obs):
                 raise ConfigError(
