@@ -113,6 +113,14 @@ def test_recordings_alone_give_a_number(walker, capsys):
         assert not reverie.train(**own, run=folder).heldout
 
 
+def test_observations_that_never_change_are_remarked(walker, said):
+    rows = dict(np.load(walker.run.parent / "walks.npz"))
+    for number, observations in enumerate((rows["observations"], np.ones((1260, 3)))):
+        np.savez(path := walker.run.parent / "constant.npz", **{**rows, "observations": observations})
+        reverie.train("bc", data=path, env="none", updates=1, run=walker.run.parent / f"constant-{number}")
+        assert ("all observations are equal" in str(said)) == bool(number)
+
+
 def test_rewards_of_recordings_without_goals_estimate_no_return(walker):
     """The policy cannot act in the rows that a fitted evaluation learns from, as they have no goals."""
     rows = dict(np.load(walker.run.parent / "walks.npz"))
