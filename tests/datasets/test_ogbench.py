@@ -62,8 +62,6 @@ def test_names_without_a_file():
     with pytest.raises(DataError, match=f"no {NAME}-val.npz, .* Make it: `reverie data make ogbench:{NAME}`"):
         open_reader(f"ogbench:{NAME}-val")
     with pytest.raises(DataError, match=r"has it, download it: .*download_datasets\(\[\"antmaze-large-navigate-v0\"\]"):
-        DataError, match=r"has it, download it: .*download_datasets\(\[\"antmaze-large-navigate-v0\"\]\)"
-    ):
         open_reader("ogbench:antmaze-large-navigate-v0-val")
     with pytest.raises(ConfigError, match=r"ogbench:pointmaze-navgate-v0: unknown. Did you mean 'pointmaze-"):
         open_reader("ogbench:pointmaze-navgate-v0")
