@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from PIL import Image
 
@@ -55,6 +56,8 @@ def test_a_goal_is_kept_until_another_one_is_passed(walker):
     np.testing.assert_allclose(both.ravel(), [action.item(), other.item()], rtol=1e-5)
     with pytest.raises(DataError, match="a batch of 0 observations"):
         walker.act(np.zeros((0, 1), np.float32), goal=right)
+    as_lists = walker.act(start.tolist(), goal=torch.tensor(right, requires_grad=True))[0]
+    np.testing.assert_array_equal(as_lists, action)
     whole = {"observation": start, "goal": {"observation": right}}  # as an environment would supply it
     assert walker.act(whole)[0] == action
 
@@ -74,6 +77,8 @@ def test_a_goal_that_does_not_fit_is_named(walker, goal, problem):
 def test_an_episode_toward_a_goal(walker):
     goal = np.array([6.0], np.float32)
     assert walker.reach(goal, Walk(), radius=1.0, max_steps=30).success
+    gymnasium.register("Walk-v0", Walk)
+    assert walker.reach(goal, "Walk-v0", radius=1.0, max_steps=30).success
     unknown = walker.reach(goal, Walk(), max_steps=7)
     assert (unknown.success, unknown.steps, len(unknown.distances)) == (None, 7, 0)
     assert "toward the goal in 7 steps" in str(unknown)
@@ -108,6 +113,21 @@ def test_recordings_alone_give_a_number(walker, capsys):
         assert not reverie.train(**own, run=folder).heldout
 
 
+def test_observations_that_never_change_are_remarked(walker, said):
+    rows = dict(np.load(walker.run.parent / "walks.npz"))
+    for number, observations in enumerate((rows["observations"], np.ones((1260, 3)))):
+        np.savez(path := walker.run.parent / "constant.npz", **{**rows, "observations": observations})
+        reverie.train("bc", data=path, env="none", updates=1, run=walker.run.parent / f"constant-{number}")
+        assert ("all observations are equal" in str(said)) == bool(number)
+
+
+def test_rewards_of_recordings_without_goals_estimate_no_return(walker):
+    """The policy cannot act in the rows that a fitted evaluation learns from, as they have no goals."""
+    rows = dict(np.load(walker.run.parent / "walks.npz"))
+    rows = {**rows, "rewards": np.ones(1260, np.float32), "timeouts": rows["terminals"]}
+    assert reverie.train("gcbc", data=rows, env="none", updates=1, run=walker.run.parent / "rewards").updates == 1
+
+
 def test_settings_that_contradict_goals_are_named(walker):
     data = walker.run.parent / "walks.npz"
     for settings, problem in (
@@ -115,6 +135,7 @@ def test_settings_that_contradict_goals_are_named(walker):
         ({"algo.batch_length": 3}, "samples goals for single transitions"),
         ({"algo.goal_keys": "place"}, "no observation matches. The observations are: observation"),
         ({"env": "CartPole-v1"}, "CartPole-v1"),
+        ({"env.tasks": (1,)}, r"env\.tasks = \(1,\), but there is no environment"),
     ):
         with pytest.raises((ConfigError, DataError), match=problem):
             reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
@@ -176,6 +197,13 @@ def dreamer(tmp_path_factory):
     run = reverie.train("lewm", data=folder / "rooms.npz", env="none", updates=3, run=folder / "run", **TINY,
                         **{"algo.planner.iterations": 2, "algo.planner.candidates": 40})  # fmt: skip
     return reverie.load(run.run, env="reverie/TwoRooms-v0")
+
+
+def test_a_picture_in_fractions_is_no_goal_of_bytes(dreamer):
+    """They would be rounded to a black picture."""
+    picture = draw(np.array([8.0, 8.0]))
+    with pytest.raises(DataError, match="goal/image has dtype float64; its space declares uint8"):
+        dreamer.act(picture, goal=picture / 255)
 
 
 def test_another_goal_begins_another_plan(dreamer):

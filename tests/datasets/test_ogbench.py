@@ -61,8 +61,8 @@ def test_names_without_a_file():
         open_reader(f"ogbench:{NAME}")
     with pytest.raises(DataError, match=f"no {NAME}-val.npz, .* Make it: `reverie data make ogbench:{NAME}`"):
         open_reader(f"ogbench:{NAME}-val")
-    with pytest.raises(DataError, match=r"recorded it, so download it: .*download_datasets\(\[\"antmaze-large-navi"):
-        open_reader("ogbench:antmaze-large-navigate-v0")
+    with pytest.raises(DataError, match=r"has it, download it: .*download_datasets\(\[\"antmaze-large-navigate-v0\"\]"):
+        open_reader("ogbench:antmaze-large-navigate-v0-val")
     with pytest.raises(ConfigError, match=r"ogbench:pointmaze-navgate-v0: unknown. Did you mean 'pointmaze-"):
         open_reader("ogbench:pointmaze-navgate-v0")
 
@@ -209,7 +209,7 @@ def test_pictures_of_a_robot(folder, monkeypatch):
 
 
 def test_what_cannot_be_made(folder, monkeypatch):
-    with pytest.raises(ConfigError, match=r"antmaze-medium-navigate-v0 cannot be made.*so download it"):
+    with pytest.raises(ConfigError, match=r"antmaze-medium-navigate-v0 cannot be made.*has it, download it"):
         make_dataset("antmaze-medium-navigate-v0", folder)
     monkeypatch.setenv("MUJOCO_GL", "disable")
     with pytest.raises(EnvError, match="observes pictures, but MUJOCO_GL = disable"):

@@ -77,6 +77,16 @@ def test_an_evaluation_plays_tasks_in_turn_and_tells_the_success_of_each():
     assert evaluate(env, Policy(), 5, seed=1).lengths == [2, 2, 2, 4, 4]
 
 
+def test_goals_that_are_no_observations_are_refused_before_training():
+    class Oracle(Tasks):
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return obs, {"goal": info["goal"][:1]}
+
+    with pytest.raises(ConfigError, match=r"goals have shape \(1,\): expected \(2,\)"):
+        make_gym(EnvConfig(), Oracle, render=False)
+
+
 @pytest.mark.parametrize("kind", [Tasks, Fixed])
 def test_the_seed_of_a_reset_seeds_all_that_an_environment_draws(kind):
     env = make_vector_env(EnvConfig(num=2), seed=0, factory=kind)

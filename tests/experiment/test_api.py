@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import io
 import json
 import random
 import re
@@ -115,6 +116,7 @@ class Recorder(reverie.Callback):
         with pytest.raises(RunError, match=r"Load the agent: reverie\.load"):
             _ = result.agent
         run.log({"train/mine": 3.0})
+        torch.save(run.algo, io.BytesIO())  # a learner in a run can be saved, as any module
         self.told.append((f"{self.name} end", (run.env_steps, run.updates, result.reason)))
 
 

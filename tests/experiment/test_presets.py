@@ -72,13 +72,19 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
     ("hiql", "ogbench:puzzle-4x4-play-v0", None, {"subgoal_steps": 10, "discount": 0.99}),
     ("hiql", "ogbench:antmaze-giant-navigate-v0", None, {"subgoal_steps": 25, "discount": 0.995}),
     ("crl", "ogbench:visual-scene-play-v0", None, {"alpha": 3.0, "crop_probability": 0.5, "batch_size": 256}),
+    ("crl", "ogbench:antsoccer-arena-stitch-v0", None, {"alpha": 0.3, "discount": 0.99}),
+    ("gciql", "ogbench:humanoidmaze-large-navigate-v0", None, {"alpha": 0.1, "discount": 0.995}),
+    ("qrl", "ogbench:visual-humanoidmaze-large-navigate-v0", None, {"alpha": 0.001, "crop_probability": 0.0}),
+    ("hiql", "ogbench:visual-antmaze-large-navigate-v0", None, {"actor_trains_phi": True, "subgoal_steps": 25}),
+    ("hiql", "ogbench:powderworld-easy-play-v0", None, {"actor_trains_phi": True, "subgoal_steps": 10}),
+    ("qrl", "ogbench:powderworld-hard-play-v0", "powderworld-hard-v0", {"alpha": 3.0, "actor_loss": "awr"}),
 ])  # fmt: skip
 def test_datasets_of_ogbench_have_the_settings_of_the_authors(algorithm, data, env, chosen) -> None:
     algo = merge_layers(algorithm, {"data": data}, env=env).algo
     for name, value in chosen.items():
         setting = getattr(algo, name)
         assert ((setting.episode, setting.random) if name == "actor_goals" else setting) == value
-    assert isinstance(algo.networks.encoder, Impala) == ("visual-" in data)
+    assert isinstance(algo.networks.encoder, Impala) == ("visual-" in data or "powderworld-" in data)
     assert merge_layers(algorithm, {"data": data, "algo.lr": 7.0}, env=env).algo == algo.merge({"lr": 7.0})
     assert merge_layers(algorithm, {"data": data}, env=env, preset=algorithm).algo == merge_layers(algorithm).algo
 

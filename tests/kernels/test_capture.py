@@ -238,6 +238,11 @@ def test_an_obstacle_that_no_warm_up_has_met_is_not_recorded():
         tapes.capture(sometimes)
 
 
+def test_a_number_among_the_metrics_is_named_since_a_recording_repeats_it():
+    with pytest.raises(RunError, match=r"metric mine is a number.*--algo\.no-graph"):
+        capture._join_metrics(Update(metrics={"x": torch.ones(()), "mine": 0.5}))
+
+
 def test_waiting_is_heard_and_other_warnings_are_shown_once(monkeypatch, recwarn):
     modes = []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)

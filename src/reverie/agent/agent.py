@@ -183,7 +183,7 @@ class Agent(Player):
         return world_model_inspector.steer(self, state, probe, inputs, steps=steps, lr=lr)
 
     def reach(
-        self, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
+        self, goal: Any, env: gymnasium.Env[Any, Any] | str | None = None, *,
         max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> ReachResult:  # fmt: skip
@@ -191,7 +191,7 @@ class Agent(Player):
 
         Args:
             goal: the observation to reach, as for :meth:`act`. ``env.reset`` gets it as the option ``goal``.
-            env: the environment. None: a new one, as in training.
+            env: the environment, or its id. None: a new one, as in training.
             max_steps: actions after which the episode is over. None: ``episode_limit``.
             radius: distance from the goal within which it is reached: Euclidean, of pictures the mean difference of
                 pixels in [0, 1]. None: the environment judges by ``info["success"]``, if the goal that it observes is

@@ -188,7 +188,7 @@ class ObsConverter:
             )
         if self._uses_render and self._lists:
             obs = {**obs, "image": last_frame(obs["image"])}
-        obs = _to_numpy_readable(obs)
+        obs = to_numpy_readable(obs)
         return _count(self.space, obs), obs
 
     def __call__(
@@ -268,13 +268,13 @@ def _stacked(rows: Sequence[FlatObs]) -> FlatObs:
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
-def _to_numpy_readable(obs: Any) -> Any:
+def to_numpy_readable(obs: Any) -> Any:
     """Return ``obs`` with tensors that NumPy can read: without gradient, on the CPU."""
     if isinstance(obs, Tensor):
         return obs.detach().cpu()
     if isinstance(obs, Mapping):
-        return {key: _to_numpy_readable(part) for key, part in obs.items()}
-    return tuple(map(_to_numpy_readable, obs)) if isinstance(obs, tuple | list) else obs
+        return {key: to_numpy_readable(part) for key, part in obs.items()}
+    return tuple(map(to_numpy_readable, obs)) if isinstance(obs, tuple | list) else obs
 
 
 def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space[Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from reverie.agent.conversion import to_numpy_readable
 from reverie.core.errors import DataError
 from reverie.core.spaces import column, columns_to_nested, get_at_path, iter_leaves
 from reverie.core.specs import DESIRED_GOAL, GOAL
@@ -23,8 +24,8 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     Raises:
         DataError: there is no goal, or it does not fit the space.
     """
-    if isinstance(obs, tuple | list):  # the whole return value of reset or step, which is reported elsewhere
-        return obs
+    if isinstance(obs, tuple | list) and obs and isinstance(obs[-1], Mapping):
+        return obs  # the whole return value of reset or step, which is reported elsewhere
     name = _goal_name(space)
     parts = _to_parts(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
     if goal is None and name in parts:
@@ -61,7 +62,7 @@ def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int 
     """Return one array of a goal, repeated for ``count`` observations."""
     name, shape = column("goal", path), tuple(leaf.shape or ())
     try:
-        value = np.asarray(get_at_path(goal, path))
+        value = np.asarray(to_numpy_readable(get_at_path(goal, path)))
     except (DataError, ValueError) as error:  # a list of different lengths is a ValueError
         raise DataError(f"{name} {error}.") from None
     if value.shape == shape and count is not None:
@@ -69,6 +70,8 @@ def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int 
     expected = shape if count is None else (count, *shape)
     if value.shape != expected:
         raise DataError(f"{name} has shape {value.shape}: expected {expected}, that of an observation.")
+    if value.dtype.kind == "f" and leaf.dtype is not None and leaf.dtype.kind != "f":
+        raise DataError(f"{name} has dtype {value.dtype}; its space declares {leaf.dtype}.")
     if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
         raise DataError(f"{name} contains NaN, infinite numbers or other objects: expected finite numbers.")
     return value

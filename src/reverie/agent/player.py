@@ -264,11 +264,13 @@ class Player:
             columns["is_last"] = np.zeros(len(values), bool)
         return self.codec.flatten(columns)
 
-    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """Make an environment as in training; EnvError if it cannot be made.
+    def make_env(self, render: bool = False, env_id: str | None = None) -> gymnasium.Env[Any, Any]:
+        """Make an environment as in training, or another one by its id; EnvError if it cannot be made.
 
         ``render``: render RGB arrays, if supported.
         """
+        if env_id is not None:
+            return make_gym(self.config.env.merge({"id": env_id}), None, render)
         return make_gym(self.config.env, self.factory, render)
 
     @property

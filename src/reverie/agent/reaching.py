@@ -60,7 +60,7 @@ class ReachResult:
 
 
 def reach(
-    player: Player, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
+    player: Player, goal: Any, env: gymnasium.Env[Any, Any] | str | None = None, *,
     max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ReachResult:  # fmt: skip
@@ -71,7 +71,7 @@ def reach(
         raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
     if isinstance(player.observation_space, spaces.Dict):
         goal_arrays(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
-    opened_env = player.make_env(render=True) if env is None else None
+    opened_env = player.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
     try:
         return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
     finally:

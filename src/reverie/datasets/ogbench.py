@@ -65,8 +65,8 @@ def source_advice(name: str) -> str:
     """Return how to make, or to download, the dataset called ``name``."""
     if (made := name.removesuffix("-val")) in RECIPES:
         return f"Make it: `reverie data make {PREFIX}{made}`."
-    download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
-    return f"If OGBench has it, a trained expert recorded it, so download it: {download}."
+    download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{made}\"])'`"
+    return f"If OGBench has it, download it: {download}."
 
 
 def ogbench_path(name: str) -> Path:

@@ -49,7 +49,14 @@ def with_goal_tasks(env: Env, config: EnvConfig, index: int) -> Env:
     if isinstance(num_tasks, int):
         seeded = SeededEnv(env)
         has_rewards = getattr(env.unwrapped, "_reward_task_id", None) is not None  # OGBench's singletask
-        if not has_rewards and GOAL_KEY in seeded.reset(options={config.task_option: 1})[1]:
+        first: Reset = (None, {}) if has_rewards else seeded.reset(options={config.task_option: 1})
+        obs, info = first
+        if GOAL_KEY in info:
+            if (shape := np.shape(info[GOAL_KEY])) != np.shape(obs):
+                raise ConfigError(
+                    f"the environment's goals have shape {shape}: expected {np.shape(obs)}, that of an observation. "
+                    "In OGBench, leave out use_oracle_rep."
+                )
             return GoalTasks(env, config, num_tasks, index)
         env = seeded
     if config.tasks:

@@ -322,7 +322,7 @@ def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0)
         learning_starts=1 if config.offline or config.algo.on_policy else max(1, config.learning_starts),
         max_seconds=max_seconds, reserved_seconds=EVALUATION_SHARE * (max_seconds or 0.0),
     )  # fmt: skip
-    algo.position = lambda: clock.schedule_position
+    algo.position = functools.partial(getattr, clock, "schedule_position")  # unlike a lambda, torch.save writes it
     return clock
 
 

@@ -176,6 +176,8 @@ class ExperimentConfig(Config):
         if "num" in self.eval_env_overrides:
             raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N instead.")
         _ = self.eval_env_config  # its settings are checked when they are created
+        if self.env.tasks and self.env.id == NO_ENV:
+            raise ConfigError(f"env.tasks = {self.env.tasks}, but there is no environment. Remove this option.")
         ScoreMetric.parse(self.score_metric)
         for entry in self.callbacks:
             parse_callback(entry)

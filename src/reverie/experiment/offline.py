@@ -85,7 +85,8 @@ def read_offline_rows(
     if config.offline_fraction < 1:
         algo.set_num_offline(window.batch)
     estimator, has_env = None, config.env.id != NO_ENV
-    if not has_env and config.data.estimate_updates and estimates is not None and recorded.about.has_rewards:
+    acts = config.algo.acting_spec(recorded.obs_spec).keys() == recorded.obs_spec.keys()  # else rows lack its goals
+    if not has_env and config.data.estimate_updates and estimates is not None and recorded.about.has_rewards and acts:
         specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
         estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, reward_clipping=recorded.clipped)
     recorded.close()
@@ -96,11 +97,21 @@ def read_offline_rows(
             f"algo.subgoal_steps = {steps}: the longest episode of the data has {count_noun(longest, 'step')}. Lower "
             "it to that number."
         )
-    spaces, remarks = None if has_env else _acting_spaces(recorded, config.algo), tuple(recorded.remarks())
+    spaces = None if has_env else _acting_spaces(recorded, config.algo)
+    return OfflineRows(dataset, estimator, spaces, _remarks(recorded, dataset, heldout), longest, heldout)
+
+
+def _remarks(recorded: RecordedEpisodes, dataset: OfflineReplay, heldout: OfflineReplay | None) -> tuple[str, ...]:
+    """Return what is unusual about the recorded rows: of observations, 1,000 random ones are compared."""
+    remarks = tuple(recorded.remarks())
     if heldout is not None:
         episodes = count_noun(int(np.count_nonzero(heldout.column("is_first"))), "episode")
         remarks += (f"{episodes} not learned from, but held out (heldout_fraction)",)
-    return OfflineRows(dataset, estimator, spaces, remarks, longest, heldout)
+    rows = np.random.default_rng(0).integers(dataset.count, size=1000)
+    columns = [dataset.column(name)[rows] for name in dataset.obs_names]
+    if all((column == column[0]).all() for column in columns):
+        remarks += ("all observations are equal: nothing can be learned from them",)
+    return remarks
 
 
 def _acting_spaces(recorded: RecordedEpisodes, algo: AlgorithmConfig) -> tuple[Space, Space] | None:

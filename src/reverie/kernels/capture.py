@@ -319,6 +319,8 @@ def _replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
 
 def _join_metrics(update: Update) -> Update:
     """Return ``update`` with metrics that are elements of one vector."""
+    if name := next((name for name, value in update.metrics.items() if not isinstance(value, Tensor)), ""):
+        raise RunError(f"the metric {name} is a number, which a recording repeats: expected a tensor. {WITHOUT}")
     values = [value.detach().reshape(()).float() for value in update.metrics.values()]
     return replace(update, metrics=MetricVector(tuple(update.metrics), torch.stack(values))) if values else update
 
