@@ -88,7 +88,7 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
     """Return an environment of Jumanji; ``kwargs`` are its arguments. Fields of observations are keys.
 
     The discount says what an end is. In most of its environments it is 0 at time limits, too, and observations contain
-    the number of steps.
+    the number of steps, except those of PacMan.
     """
     env = importlib.import_module("jumanji").make(name, **kwargs)
     to_space = importlib.import_module("jumanji.specs").jumanji_specs_to_gym_spaces
