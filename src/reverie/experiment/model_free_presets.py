@@ -50,7 +50,7 @@ _HALVED = [[0, 3e-4], [5e7, 1.5e-4]]
 _PLAYGROUND_ON_CPU: Settings = {
     "steps": 300_000, "env.num": 16, "replay_ratio": 0.25, "learning_starts": 5000, "replay.capacity": 300_000,
     "algo.batch_size": 256, "algo.tau": 0.005,
-    "env.kwargs": {"impl": "jax"},  # on CPUs its default, Warp, takes ten times as long for a step
+    "env.kwargs": {"impl": "jax"},  # on CPUs, its default, Warp, takes far longer
 }
 
 ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
