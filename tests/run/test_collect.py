@@ -260,5 +260,6 @@ def test_episodes_of_a_single_row_are_no_episodes():
 
 def test_means_are_over_the_episodes_that_have_a_value():
     one, two = episodes((1.0, 2, {"cost": 3.0}), (2.0, 4, {})), episodes((6.0, 3, {"cost": 5.0, "rare": 7.0}))
-    assert join_episodes([one, two]).means() == {"score": 3.0, "length": 3.0, "cost": 4.0, "rare": 7.0}
+    means = {"score": 3.0, "length": 3.0, "cost": 4.0, "rare": 7.0}
+    assert join_episodes([one, two]).means() == {f"episode/{name}": value for name, value in means.items()}
     assert as_rows([one, two])[1:] == [(2.0, 4), (6.0, 3, {"cost": 5.0, "rare": 7.0})]

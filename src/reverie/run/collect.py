@@ -61,10 +61,10 @@ class Episodes:
         return int(self.count.sum())
 
     def means(self) -> dict[str, float]:
-        """Return the mean score and length, and that of each value in ``info`` over the episodes that have it."""
-        both = {"score": self.score, "length": self.length}
+        """Return as metrics the mean score and length, and of each value in ``info`` over the episodes that have it."""
+        both = {"episode/score": self.score, "episode/length": self.length}
         means = {name: float(np.average(column, weights=self.count)) for name, column in both.items()}
-        return means | means_of_columns(self.info, self.count)
+        return means | {f"episode/{name}": x for name, x in means_of_columns(self.info, self.count).items()}
 
 
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:

@@ -101,7 +101,7 @@ class MetricsLog:
             return {}
         values = self.meter.flush()
         if len(finished := join_episodes(self.finished)):
-            values |= {f"episode/{name}": value for name, value in finished.means().items()}
+            values |= finished.means()
         self.finished.clear()
         entry = {**values, **self._spent(), **self._rates(), **self._counters()}
         self.write(entry)
