@@ -563,7 +563,7 @@ def test_the_worked_example_of_the_loop() -> None:
         last = ", ".join(str(i) for i, ended in enumerate(collector.step.is_last.tolist()) if ended) or "-"
         taken = collector.collect()
         clock.env_steps += taken
-        clock.episodes += len(collector.pop_episodes())
+        clock.episodes += sum(map(len, collector.pop_episodes()))
         due = clock.updates_due(len(replay))
         clock.updates += due
         credit = f"{clock.ratio.credit:.1f}"

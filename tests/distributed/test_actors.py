@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import reverie
+from finished_episodes import as_rows, episodes
 from reverie.core.clock import UpdateRatio
 from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, RunError
@@ -44,7 +45,6 @@ from reverie.distributed.ray_actors import RayActor, RayActorConnection, RayActo
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
-from reverie.run.collect import EpisodeStats
 from reverie.store.store import ReplayStore
 from tiny_configs import CONFIG
 
@@ -185,11 +185,11 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     for number in range(line.slots + 3):
         room = port.next_block()
         room["reward"][:, :3] = number
-        port.send(room, 3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
+        port.send(room, 3, number, episodes((1.5, 4, {"success": 1.0})), 2)
         assert line.waiting == 1
         block = line.receive()
         assert block.version == number
-        assert block.episodes == [EpisodeStats(1.5, 4, {"success": 1.0})]
+        assert as_rows([block.episodes]) == [(1.5, 4, {"success": 1.0})]
         assert block.rows["reward"].tolist() == [[number] * 3] * 2
         line.free()
     port.fail(Failure("why", is_permanent=True))

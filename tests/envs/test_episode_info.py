@@ -11,10 +11,11 @@ import torch
 import env_zoo
 import reverie
 from env_steps import go_on, play
+from finished_episodes import as_rows, episodes
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym
-from reverie.run.collect import EnvCollector, EpisodeStats
+from reverie.run.collect import EnvCollector
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
@@ -112,18 +113,18 @@ def test_collected_episodes_have_them_and_checkpoints_keep_them(make):
     one = collector(make)
     for _ in range(4):
         one.collect()
-    one.unlogged_episodes.append(EpisodeStats(1.0, 2, {"cost_sum": 3.0}))
+    one.unlogged_episodes.append(episodes((1.0, 2, {"cost_sum": 3.0})))
     state = one.state_dict()  # of the last row, which is not counted yet
-    assert state["unlogged"]["info"]["cost_sum"].tolist() == [[0.0, 3.0]]
+    assert state["unlogged"]["info"]["cost_sum"].tolist() == [3.0]
     assert all(name in state["step"] for name in ("reward", "is_first", "is_last"))
     two = collector(make)
     two.load_state_dict(state)
-    assert two.unlogged_episodes == one.unlogged_episodes
+    assert as_rows(two.unlogged_episodes) == as_rows(one.unlogged_episodes)
     assert two.resume(state, one.snapshots()) == 0
     assert (
-        one.pop_episodes(at_the_end=True)
-        == two.pop_episodes(at_the_end=True)
-        == [EpisodeStats(4.0, 4, {"cost_sum": 10.0, "success_rate": 0.0})]
+        as_rows(one.pop_episodes(at_the_end=True))
+        == as_rows(two.pop_episodes(at_the_end=True))
+        == [(4.0, 4, {"cost_sum": 10.0, "success_rate": 0.0})]
     )
 
 

@@ -186,3 +186,11 @@ def test_each_suite_shows_rows(env_id):
         for key, part in env.obs_spec.items():
             assert part.kind != "categorical" or step.obs[key].max() < min(part.classes)  # navix counts too few
     assert isinstance(env.packages["jax"], str)
+
+
+def test_the_config_of_a_playground_task_says_how_long_its_episodes_are():
+    pytest.importorskip("mujoco_playground")
+    config = EnvConfig(id="playground/CartpoleBalance", num=2, kwargs={"episode_length": 3})
+    env = make_vector_env(config, seed=0)
+    rows = [env.reset(), *(env.step(torch.zeros(2, env.action_spec.width)) for _ in range(3))]
+    assert [step.is_last.tolist() for step in rows] == [[False] * 2] * 3 + [[True] * 2]

@@ -10,10 +10,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from finished_episodes import as_rows, episodes
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.types import Step
-from reverie.run.collect import EnvCollector, EpisodeCounter, EpisodeStats
+from reverie.run.collect import EnvCollector, EpisodeCounter, join_episodes
 from reverie.run.evaluate import evaluate
 
 
@@ -39,8 +40,8 @@ def test_rows_of_a_terminal_and_a_truncated_episode(fakes):
     assert taken == [1, 1, 0, 1, 0, 1, 1]
     assert collector.env_steps == 5
     assert env.seeds == [7]
-    assert collector.pop_episodes() == [EpisodeStats(3.0, 2), EpisodeStats(1.0, 1)]
-    assert collector.pop_episodes() == []
+    assert as_rows(collector.pop_episodes()) == [(3.0, 2), (1.0, 1)]
+    assert not collector.pop_episodes()
 
 
 def test_actions_are_zero_where_nothing_is_taken_and_equal_to_what_was_executed(fakes):
@@ -101,11 +102,11 @@ def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
     assert one.collect() == one.collect() == 2
     one.count()
     one.count()
-    assert one.pop_episodes() == [EpisodeStats(3.0, 2)]
+    assert as_rows(one.pop_episodes()) == [(3.0, 2)]
     assert one.collect() == 1  # the first row of the first environment's next episode comes of it
-    assert one.pop_episodes() == []
+    assert not one.pop_episodes()
     one.collect()
-    assert one.pop_episodes() == [EpisodeStats(6.0, 3)]
+    assert as_rows(one.pop_episodes()) == [(6.0, 3)]
     assert one.counter.totals[1].tolist() == [0, 3]
 
 
@@ -125,14 +126,14 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
     one.collect()
     one.collect()
     one.count()
-    assert one.pop_episodes() == [EpisodeStats(3.0, 2)]
+    assert as_rows(one.pop_episodes()) == [(3.0, 2)]
     other = EnvCollector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 1
-    assert other.pop_episodes() == [EpisodeStats(3.0, 2)]  # that of the second, which is over now: 1 + 2
+    assert as_rows(other.pop_episodes()) == [(3.0, 2)]  # that of the second, which is over now: 1 + 2
     other.collect()
-    assert other.pop_episodes() == []
+    assert not other.pop_episodes()
 
 
 class Notes:
@@ -193,7 +194,7 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
         other.collect()
     _, _, whole, undisturbed, _ = lived(fakes, [[3]], turns=6, random_steps=10)
     assert seen
-    assert other.pop_episodes() == undisturbed.pop_episodes() == [EpisodeStats(6.0, 3)]
+    assert as_rows(other.pop_episodes()) == as_rows(undisturbed.pop_episodes()) == [(6.0, 3)]
     assert other.env_steps == undisturbed.env_steps
     assert notes.watched == [step.obs["id"].tolist() for step, _, _ in whole.rows]
     found, wanted = (
@@ -227,7 +228,7 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     two.resume(state, one.snapshots())
     for collector in (one, two):
         collector.collect()
-        assert collector.pop_episodes(at_the_end=True) == [EpisodeStats(0.1 + 0.2 + 0.3 + 0.4, 4)]
+        assert as_rows(collector.pop_episodes(at_the_end=True)) == [(0.1 + 0.2 + 0.3 + 0.4, 4)]
     assert evaluate(Exact([[2]]), fakes.Policy(), episodes=1).scores == [0.1 + 0.2]
 
 
@@ -251,6 +252,14 @@ def test_episodes_of_a_single_row_are_no_episodes():
     """An environment that is down shows them."""
     counter, on, off = EpisodeCounter(2), torch.tensor([True, True]), torch.tensor([False, False])
     shown = Step(obs={}, reward=torch.zeros(2), is_first=on, is_last=off, is_terminal=off)
-    assert counter.add(shown, np.array([0.0, 0.0]), {}) == []
+    assert not counter.add(shown, np.array([0.0, 0.0])).size
     over = replace(shown, is_first=torch.tensor([True, False]), is_last=on)
-    assert counter.add(over, np.array([0.0, 2.0]), {}) == [(1, EpisodeStats(2.0, 1))]
+    assert counter.add(over, np.array([0.0, 2.0])).tolist() == [1]
+    assert counter.totals[:, 1].tolist() == [2.0, 1.0]
+
+
+def test_means_are_over_the_episodes_that_have_a_value():
+    one, two = episodes((1.0, 2, {"cost": 3.0}), (2.0, 4, {})), episodes((6.0, 3, {"cost": 5.0, "rare": 7.0}))
+    means = {"score": 3.0, "length": 3.0, "cost": 4.0, "rare": 7.0}
+    assert join_episodes([one, two]).means() == {f"episode/{name}": value for name, value in means.items()}
+    assert as_rows([one, two])[1:] == [(2.0, 4), (6.0, 3, {"cost": 5.0, "rare": 7.0})]

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from finished_episodes import episodes
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
 from reverie.core.types import MetricVector
-from reverie.run.collect import EnvCollector, EpisodeStats
+from reverie.run.collect import EnvCollector
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
 from reverie.run.schedule import Periodic, Schedule, parse_period
@@ -97,7 +98,7 @@ def test_periods_in_env_steps(fakes):
 
 def test_episodes_that_ended_before_a_kill_are_logged_afterwards(fakes):
     run = setting(fakes, lengths=[[100]])
-    run.collector.unlogged_episodes += [EpisodeStats(5.0, 3), EpisodeStats(7.0, 5)]  # from the checkpoint
+    run.collector.unlogged_episodes += [episodes((5.0, 3), (7.0, 5))]  # from the checkpoint
     run.go(schedule=Schedule(log_every=8))
     scores = [(step, values["episode/score"]) for step, values in run.sink.entries if "episode/score" in values]
     assert scores == [(8, 6.0)]

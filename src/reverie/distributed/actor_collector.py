@@ -36,7 +36,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
-from reverie.run.collect import EpisodeStats, pack_episodes, unpack_episodes
+from reverie.run.collect import Episodes, join_episodes
 
 MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
 """The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""
@@ -104,8 +104,8 @@ class ActorCollector:
         self.due: float = 0.0
         self.new_steps: int = 0  # env steps not yet reported to the loop
         self.restarts: int = 0  # of environments in this run
-        self.finished: list[EpisodeStats] = []
-        self.unlogged_episodes: list[EpisodeStats] = []
+        self.finished: list[Episodes] = []
+        self.unlogged_episodes: list[Episodes] = []
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0}
 
     # ------------------------------------------------------------ the loop's side
@@ -129,7 +129,7 @@ class ActorCollector:
             self.meter.add({"train/staleness": sums[1] / sums[0], "actors/queue": sums[2] / sums[0]})
         self.sums[:] = 0
 
-    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         if at_the_end:
             self.close()
         finished, self.finished = self.finished, []
@@ -137,13 +137,14 @@ class ActorCollector:
 
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and random generators of actors restart."""
-        return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": pack_episodes(self.unlogged_episodes),
+        return {"taken": self.new_steps, "restarts": self.restarts,
+                "unlogged": vars(join_episodes(self.unlogged_episodes)),
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
         self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
-        self.unlogged_episodes[:] = unpack_episodes(state["unlogged"])
+        self.unlogged_episodes[:] = [Episodes(**state["unlogged"])]
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # the number of actors can have changed
             lane.starts = int(starts)
         logger.info("actors start new episodes: a run with actors does not resume in mid-episode")
@@ -243,7 +244,8 @@ class ActorCollector:
                 self.watch(step)
             extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
             self.source.replays[number].add(step, row["action"], extras, block.version)
-        self.finished += block.episodes
+        if len(block.episodes):
+            self.finished.append(block.episodes)
 
     def restart_actor(self, lane: ActorHandle, failure: Failure) -> None:
         """Restart an actor that has ended; RunError if it fails too often, or would fail again."""

@@ -10,7 +10,7 @@ import json
 import select
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ObsSpec
 from reverie.envs.worker import SharedColumn, allocate_shared
-from reverie.run.collect import EpisodeStats
+from reverie.run.collect import Episodes
 
 MAX_SPINS = 16
 """Maximum turns of a block, with one row of each environment per turn."""
@@ -57,7 +57,7 @@ class RowBlock(NamedTuple):
     rows: Rows
     """Columns ``[E, n, *shape]``, in memory that is reused after ``LocalActorConnection.free``."""
     version: int
-    episodes: list[EpisodeStats]
+    episodes: Episodes
     restarts: int
     """Number of restarts of the actor's environments."""
 
@@ -118,9 +118,9 @@ class ActorConnection:
             self.check()
         return {name: column[self.used % self.slots] for name, column in self.blocks.items()}
 
-    def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
+    def send(self, rows: Rows, turns: int, version: int, episodes: Episodes, restarts: int) -> None:
         """Send the ``rows`` of :meth:`next_block`; the first ``turns`` are filled."""
-        payload = json.dumps([[x.score, x.length, dict(x.info)] for x in episodes])
+        payload = json.dumps([*vars(episodes).values()], default=np.ndarray.tolist)
         self.signs[ActorSignals._fields.index("sent")] += 1
         self._say(HEADER.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
         self.used += 1

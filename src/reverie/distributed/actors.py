@@ -38,7 +38,7 @@ from reverie.envs.make import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.collect import EnvCollector
+from reverie.run.collect import EnvCollector, join_episodes
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,9 @@ class ActorWorker:
     def send(self) -> None:
         """Send the rows of the block, and the finished episodes."""
         self.port.send(
-            self.blocks.rows, self.blocks.turns, self.version, self.collector.pop_episodes(), self.collector.restarts
-        )
+            self.blocks.rows, self.blocks.turns, self.version, join_episodes(self.collector.pop_episodes()),
+            self.collector.restarts,
+        )  # fmt: skip
         self.blocks.turns = 0
 
 

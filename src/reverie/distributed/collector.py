@@ -29,7 +29,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.video import write_video
 from reverie.objectives.td import Losses
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.collect import CollectorProtocol, EpisodeStats
+from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_step
@@ -226,10 +226,10 @@ class Collector:
         """Set the priorities of the windows of ``batch``, the newest one, from ``update``."""
         self.experiment.source.feedback(batch.index, update.update() if isinstance(update, Losses) else update)
 
-    def pop_episodes(self) -> list[EpisodeStats]:
+    def pop_episodes(self) -> Episodes:
         """Return the episodes that have finished since the last call, of this process or an earlier one."""
         episodes, self.rows.unlogged_episodes = self.rows.unlogged_episodes, []
-        return episodes
+        return join_episodes(episodes)
 
     def evaluate(self, episodes: int = 10, *, video: Path | str | None = None) -> Evaluation:
         """Play whole episodes without exploration, in other environments; film the first one as ``video``."""

@@ -31,7 +31,7 @@ from reverie.distributed.actor_connection import (
 )
 from reverie.distributed.actors import ActorTask, run_actor_process
 from reverie.envs.worker import allocate_shared
-from reverie.run.collect import EpisodeStats
+from reverie.run.collect import Episodes
 
 ACTOR_END_SECONDS = 5.0
 """Seconds for actors to end."""
@@ -131,7 +131,10 @@ class LocalActorConnection:
             return Failure(str(text), bool(final))
         if kind != ROWS or slot >= self.slots or not 0 < turns <= MAX_SPINS:
             raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {MAX_SPINS} turns")
-        episodes = [EpisodeStats(float(score), int(length), dict(info)) for score, length, info in content]
+        *columns, info = content
+        values = {name: np.array(column, np.float64) for name, column in dict(info).items()}
+        score, length, count, longest = np.array(columns, np.float64)
+        episodes = Episodes(score, length, count, longest, values)
         self.received += 1
         rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
         return RowBlock(rows, version, episodes, restarts)

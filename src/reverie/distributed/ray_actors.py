@@ -34,7 +34,7 @@ from reverie.distributed.actor_connection import (
 from reverie.distributed.actors import ActorTask, run_actor
 from reverie.distributed.local_actors import PUBLISH_TIME_SHARE
 from reverie.distributed.ray_learners import PLACEMENT_VAR, connect, ray_options
-from reverie.run.collect import EpisodeStats
+from reverie.run.collect import Episodes
 
 SIGNAL_INTERVAL = 0.01
 """Minimum seconds between two updates of the actors' step limits."""
@@ -96,8 +96,8 @@ class RayActor:
             time.sleep(POLL_SECONDS)
         return {name: np.empty((self.envs, MAX_SPINS, *x.shape), x.dtype) for name, x in self.columns.items()}
 
-    def send(self, rows: Rows, turns: int, number: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
-        self.sent.put(RowBlock({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
+    def send(self, rows: Rows, turns: int, number: int, episodes: Episodes, restarts: int) -> None:
+        self.sent.put(RowBlock({name: x[:, :turns] for name, x in rows.items()}, number, episodes, restarts))
 
     def fail(self, failure: Failure) -> None:
         self.sent.put(failure)

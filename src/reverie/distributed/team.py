@@ -40,7 +40,7 @@ from reverie.distributed.actor_connection import RowBlock
 from reverie.distributed.process_group import ProcessGroup
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
-from reverie.run.collect import EnvCollector, EpisodeStats
+from reverie.run.collect import EnvCollector, Episodes, join_episodes
 
 GO, SAVE, END = range(3)
 """Commands of learner 0 to the others at the beginning of each turn."""
@@ -135,7 +135,7 @@ class LearnerGroup(ProcessGroup):
             for rank, part in enumerate(parts):
                 cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
                 rows = {name: column[cut].copy() for name, column in block.rows.items()}
-                part.append((index, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
+                part.append((index, block._replace(rows=rows, episodes=join_episodes([]) if rank else block.episodes)))
         blocks: list[tuple[int, RowBlock]] = self.scatter_object(parts)
         return blocks
 
@@ -199,7 +199,7 @@ class SharedCollector:
         self.source: BatchSource = experiment.source
         self.team = team
         self.clock = clock
-        self.unlogged_episodes: list[EpisodeStats] = local.unlogged_episodes
+        self.unlogged_episodes: list[Episodes] = local.unlogged_episodes
         self.seconds: dict[str, float] = local.seconds
         self.close: Callable[[], None] = local.close
         self.state_dict: Callable[[], State] = local.state_dict
@@ -234,8 +234,8 @@ class SharedCollector:
             local.state = local.policy.advance_schedule(local.state, self.clock.env_steps + total)
         return total
 
-    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         if not (self.team.ended or at_the_end):
             return []
-        episodes = [(x.score, x.length, dict(x.info)) for x in self.local.pop_episodes(at_the_end=at_the_end)]
-        return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]
+        episodes = vars(join_episodes(self.local.pop_episodes(at_the_end=at_the_end)))
+        return [Episodes(**part) for part in self.team.all_gather_object(episodes)]

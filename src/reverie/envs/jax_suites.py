@@ -121,7 +121,10 @@ def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
     """Return an environment of MuJoCo Playground; ``kwargs`` replace values of its config."""
     registry = importlib.import_module("mujoco_playground").registry
     config = registry.get_default_config(name)
-    env = registry.load(name, config_overrides=kwargs or None)
+    if "impl" in config and import_jax().default_backend() == "cpu":
+        config.impl = "jax"  # the default, Warp, is far slower there
+    config.update_from_flattened_dict(kwargs)  # the length of an episode may be among them
+    env = registry.load(name, config=config)
     return brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
 
 

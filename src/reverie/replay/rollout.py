@@ -91,8 +91,13 @@ class MinibatchSource(ABC):
             self._minibatch = SharedBatch.of(rows.map(lambda x: x.index_select(0, chosen)))
         else:
             for x, to in zip(rows.tensors, self._minibatch.tensors, strict=True):
-                torch.index_select(x, 0, chosen, out=to)
+                torch.index_select(_rows_of(x), 0, chosen, out=_rows_of(to))
         return self._minibatch
+
+
+def _rows_of(x: Tensor) -> Tensor:
+    """Return a view of ``x`` that PyTorch selects from fastest: with one axis, if each row is one number."""
+    return x.view(-1) if x.numel() == len(x) else x
 
 
 class RolloutBuffer(MinibatchSource, ReplayBuffer):

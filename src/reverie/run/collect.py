@@ -6,9 +6,9 @@ import contextlib
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -42,16 +42,53 @@ SIGNATURE = "signature"
 """Name of the entry in that file that identifies its author (``core/signing.py``)."""
 
 
-class EpisodeStats(NamedTuple):
-    """A finished episode: the sum of its rewards, its length in decisions, its success and ``env.log_info`` values."""
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """E finished episodes as columns ``[E]`` of float64, without an object for each: hundreds can end in one turn."""
 
-    score: float
-    length: float
-    info: Mapping[str, float] = MappingProxyType({})
-    episodes: int = 1
+    score: np.ndarray
+    """Sums of their rewards."""
+    length: np.ndarray
+    """Decisions."""
+    count: np.ndarray
     """Number of episodes whose means these are: of collectors on a device, those of a whole rollout."""
-    longest: int = 0
-    """Length of the longest of them; 0: ``length``."""
+    longest: np.ndarray
+    """Length of the longest of them."""
+    info: Mapping[str, np.ndarray]
+    """Their success and ``env.log_info`` values; NaN: an episode has none of this name."""
+
+    def __len__(self) -> int:
+        return int(self.count.sum())
+
+    def means(self) -> dict[str, float]:
+        """Return as metrics the mean score and length, and of each value in ``info`` over the episodes that have it."""
+        both = {"episode/score": self.score, "episode/length": self.length}
+        means = {name: float(np.average(column, weights=self.count)) for name, column in both.items()}
+        return means | {f"episode/{name}": x for name, x in means_of_columns(self.info, self.count).items()}
+
+
+def join_episodes(parts: Sequence[Episodes]) -> Episodes:
+    """Return the episodes of all ``parts``, in their order."""
+    columns = {name: [getattr(part, name) for part in parts] for name in ("score", "length", "count", "longest")}
+    names = dict.fromkeys(name for part in parts for name in part.info)
+    info = {name: [part.info.get(name, np.full(len(part.score), np.nan)) for part in parts] for name in names}
+    return Episodes(
+        **{name: np.concatenate([np.zeros(0), *column]) for name, column in columns.items()},
+        info={name: np.concatenate(column) for name, column in info.items()},
+    )
+
+
+def info_columns(infos: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Return the values of each name ``[E]``, NaN where one of E ``infos`` has none."""
+    names = dict.fromkeys(name for info in infos for name in info)
+    return {name: np.array([info.get(name, np.nan) for info in infos], np.float64) for name in names}
+
+
+def means_of_columns(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> dict[str, float]:
+    """Return the mean of each column ``[E]`` over the entries that are not NaN, each of which stands for ``counts``."""
+    has = {name: ~np.isnan(column) for name, column in sorted(columns.items())}
+    return {name: float(np.average(columns[name][rows], weights=counts[rows]))
+            for name, rows in has.items() if rows.any()}  # fmt: skip
 
 
 def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
@@ -68,73 +105,27 @@ class EpisodeCounter:
         """Scores and lengths of the running episodes, ``[2, N]`` float64."""
         self._gains: np.ndarray = np.ones((2, num_envs))  # of the newest rows
 
-    def add(
-        self, step: Step, rewards: np.ndarray, logged: Mapping[int, Mapping[str, float]]
-    ) -> list[tuple[int, EpisodeStats]]:
-        """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
+    def add(self, step: Step, rewards: np.ndarray) -> np.ndarray:
+        """Count one row of each environment; return the numbers of those whose episodes end with it.
 
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
-        ``rewards``, ``logged``: ``exact_rewards`` and ``episode_info`` of the rows.
+        ``rewards``: ``exact_rewards`` of the rows.
         """
         self._gains[0] = rewards
         self.totals += self._gains
         if count_set(step.is_first):
             self.totals[:, step.is_first.numpy(force=True)] = 0.0
-        return self.stats(step.is_last.numpy(force=True), logged) if count_set(step.is_last) else []
+        return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else np.zeros(0, int)
 
-    def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
-        """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
-        return self.stats(~step.is_last.numpy(force=True), {}, steps)
-
-    def stats(
-        self, chosen: np.ndarray, logged: Mapping[int, Mapping[str, float]], steps: int = 1
-    ) -> list[tuple[int, EpisodeStats]]:
-        """Return ``(env, stats)`` of the episodes ``chosen`` ``[N]`` that have at least this many ``steps``."""
-        numbers = np.flatnonzero(chosen & (self.totals[1] >= steps))
-        columns = (x.tolist() for x in (numbers, *self.totals[:, numbers]))
-        return [(i, EpisodeStats(score, length, logged.get(i, {}))) for i, score, length in zip(*columns, strict=True)]
-
-
-def mean_infos(infos: Sequence[Mapping[str, float]], counts: Sequence[int] = ()) -> dict[str, float]:
-    """Return the mean of each name over the episodes that have it; ``counts``: how many each entry describes."""
-    pairs_by_name: dict[str, list[tuple[float, int]]] = {}
-    for info, count in zip(infos, counts or [1] * len(infos), strict=True):
-        for name, value in info.items():
-            pairs_by_name.setdefault(name, []).append((value, count))
-    return {name: weighted_mean(*zip(*pairs, strict=True)) for name, pairs in sorted(pairs_by_name.items())}
-
-
-def weighted_mean(values: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the mean of ``values``, each of which is the mean of ``counts`` numbers."""
-    return float(np.average(values, weights=counts))
-
-
-def pack_episodes(episodes: Sequence[EpisodeStats]) -> State:
-    """Return ``episodes`` as arrays, since encoding thousands of entries of a checkpoint takes seconds."""
-    names = dict.fromkeys(name for episode in episodes for name in episode.info)
-    return {
-        "score": np.array([episode.score for episode in episodes], np.float64),
-        "length": np.array([episode.length for episode in episodes], np.float64),
-        "count": np.array([(episode.episodes, episode.longest) for episode in episodes], np.int64).reshape(-1, 2),
-        "info": {name: np.array([(i, x.info[name]) for i, x in enumerate(episodes) if name in x.info], np.float64)
-                 for name in names},
-    }  # fmt: skip
-
-
-def unpack_episodes(state: State) -> list[EpisodeStats]:
-    """Return the episodes that ``pack_episodes`` was given."""
-    infos: list[dict[str, float]] = [{} for _ in state["score"]]
-    for name, pairs in state["info"].items():
-        for number, value in pairs.tolist():
-            infos[int(number)][name] = value
-    columns = (state["score"].tolist(), state["length"].tolist(), infos, *state["count"].T.tolist())
-    return [EpisodeStats(*x) for x in zip(*columns, strict=True)]
+    def find(self, chosen: np.ndarray, steps: int = 1) -> np.ndarray:
+        """Return the numbers of the environments ``chosen`` ``[N]`` whose episodes have at least this many steps."""
+        return np.flatnonzero(chosen & (self.totals[1] >= steps))
 
 
 class CollectorProtocol(Protocol):
     """A collector as the loop sees it: it collects rows in this process, or receives them from other processes."""
 
-    unlogged_episodes: list[EpisodeStats]
+    unlogged_episodes: list[Episodes]
     """Finished episodes that are not logged yet. The caller that logs them clears the list; checkpoints save it."""
 
     seconds: dict[str, float]
@@ -147,7 +138,7 @@ class CollectorProtocol(Protocol):
     def collect(self) -> int:
         """Add rows to the replay buffer; return the env steps taken, one for each row that is not ``is_last``."""
 
-    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
     def state_dict(self) -> State:
@@ -201,8 +192,8 @@ class EnvCollector:
         self._failure: Exception | None = None  # the error raised instead
         self.state: Any = initial_state(policy, env.num_envs)
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
-        self.finished: list[EpisodeStats] = []
-        self.unlogged_episodes: list[EpisodeStats] = []
+        self.finished: list[Episodes] = []
+        self.unlogged_episodes: list[Episodes] = []
         self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
@@ -268,15 +259,22 @@ class EnvCollector:
 
     def _count(self, step: Step) -> None:
         if not self._counted:
-            self.finished += [stats for _, stats in self.counter.add(step, self._rewards, self._logged)]
+            self._finish(self.counter.add(step, self._rewards), self._logged)
             self._counted = True
+
+    def _finish(self, numbers: np.ndarray, logged: Mapping[int, Mapping[str, float]]) -> None:
+        """Add the running episodes of the environments ``numbers`` to the finished ones."""
+        if numbers.size:
+            scores, lengths = self.counter.totals[:, numbers]
+            info = info_columns([logged.get(i, {}) for i in numbers.tolist()]) if logged else {}
+            self.finished.append(Episodes(scores, lengths, np.ones(len(numbers)), lengths, info))
 
     @property
     def restarts(self) -> int:
         """Number of restarts of failed environments in this run, including earlier processes."""
         return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
-    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call.
 
         ``at_the_end``: include episodes that end with the current rows.
@@ -299,7 +297,7 @@ class EnvCollector:
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
-            "unlogged": pack_episodes(self.unlogged_episodes),
+            "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
         if not self._envs_respond():
             return state
@@ -338,7 +336,7 @@ class EnvCollector:
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
         self.rng.bit_generator.state = dict(state["rng"])
-        self.unlogged_episodes[:] = unpack_episodes(state["unlogged"])
+        self.unlogged_episodes[:] = [Episodes(**state["unlogged"])]
         carried = state.get("state", {})
         if shapes_of(carried) == shapes_of(flatten_named(self.state)):
             self.state = unflatten_named(self.state, carried)
@@ -395,7 +393,7 @@ class EnvCollector:
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
-            self.finished.extend(stats for _, stats in self.counter.stats(over, {}))
+            self._finish(self.counter.find(over), {})
         return int(over.sum())
 
 
@@ -484,8 +482,9 @@ class DeviceCollector(EnvCollector):
             name = [*numbers][finite.index(0.0)]
             raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
         if count:
-            info = {} if successes[-1] is None else {"success_rate": success / count}
-            self.finished.append(EpisodeStats(score / count, length / count, info, int(count), int(longest)))
+            info = {} if successes[-1] is None else {"success_rate": np.array([success / count])}
+            means, counts = np.array([[score], [length]]) / count, np.array([[count], [longest]])
+            self.finished.append(Episodes(means[0], means[1], counts[0], counts[1], info))
         return int(steps)
 
     def count(self) -> None:
@@ -497,7 +496,7 @@ class DeviceCollector(EnvCollector):
             "env_steps": self.env_steps,
             "restarts": 0,
             "rng": self.rng.bit_generator.state,
-            "unlogged": pack_episodes(self.unlogged_episodes),
+            "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
         envs = self.env.state_dict() if self._is_whole else None
         if envs is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import (
     EpisodeCounter,
-    EpisodeStats,
+    info_columns,
     initial_state,
-    mean_infos,
+    means_of_columns,
     read_exact_rewards,
     to_executed_action,
 )
@@ -83,7 +83,7 @@ class Evaluation:
 
     def info_means(self) -> dict[str, float]:
         """Return the mean of each value in ``info``, over the episodes that have it."""
-        return mean_infos(self.info)
+        return means_of_columns(info_columns(self.info), np.ones(len(self.info)))
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
@@ -168,32 +168,36 @@ def evaluate(
     """
     max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
-    played: list[list[EpisodeStats]] = [[] for _ in quota]
+    played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
     step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
     state, cut = initial_state(policy, env.num_envs, env_steps), set[tuple[int, int]]()  # environment, episode
+
+    def finish(numbers: Iterable[int]) -> None:
+        for i in numbers:
+            score, length = counter.totals[:, i].tolist()
+            played[i].append((score, int(length), dict(env.episode_info.get(i, {}))))
+
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:
             frames.append(record(frame))
-        for i, stats in counter.add(step, read_exact_rewards(env, step), env.episode_info):
-            played[i].append(stats)
-        if max_steps is not None and (late := counter.running(step, max_steps)):
-            step = env.truncate(step, [i for i, _ in late])
-            for i, stats in late:
-                cut.add((i, len(played[i])))
-                played[i].append(stats._replace(info=env.episode_info.get(i, {})))
+        finish(counter.add(step, read_exact_rewards(env, step)).tolist())
+        if max_steps is not None and (late := counter.find(~step.is_last.numpy(force=True), max_steps).tolist()):
+            step = env.truncate(step, late)
+            cut |= {(i, len(played[i])) for i in late}
+            finish(late)
         if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
         action, state = policy.act(step, state, mode)
         step = env.step(to_executed_action(action, step))
-    chosen = [stats for mine, count in zip(played, quota, strict=True) for stats in mine[:count]]
+    chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
-        scores=[stats.score for stats in chosen],
-        lengths=[int(stats.length) for stats in chosen],
+        scores=[score for score, _, _ in chosen],
+        lengths=[length for _, length, _ in chosen],
         mode=mode,
         frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
-        info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
+        info=[info for _, _, info in chosen] if any(info for _, _, info in chosen) else [],
         cut_off=cut_off,
         most_steps=max_steps if cut_off else None,
     )

@@ -21,7 +21,7 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import MetricVector, read_scalars
-from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos, weighted_mean
+from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
                 "replay/measured_ratio", "replay/windows"}  # fmt: skip
@@ -55,23 +55,26 @@ class MetricsLog:
         self.sinks = sinks
         self.collector = collector
         self.exploration = exploration
-        self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged_episodes
+        self.finished: list[Episodes] = [] if collector is None else collector.unlogged_episodes
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
         self.log_episodes = log_episodes
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
         self.last: tuple[float, int, int] = clock.last_log or (clock.seconds, *self.begun)
 
-    def add_episodes(self, finished: Iterable[EpisodeStats]) -> None:
+    def add_episodes(self, finished: Iterable[Episodes]) -> None:
         """Count finished episodes and keep them for the next entry."""
-        for episode in finished:
-            self.finished.append(episode)
-            self.clock.episodes += episode.episodes
-            self.clock.longest_episode = max(self.clock.longest_episode, episode.longest or int(episode.length))
+        for episodes in finished:
+            self.finished.append(episodes)
+            self.clock.episodes += len(episodes)
+            self.clock.longest_episode = max(self.clock.longest_episode, int(episodes.longest.max(initial=0)))
             if self.log_episodes:
-                steps = count_noun(int(episode.length), "step")
-                logger.info(
-                    f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.position_text}"
-                )
+                self._log_each(episodes)
+
+    def _log_each(self, episodes: Episodes) -> None:
+        first = self.clock.episodes - len(episodes) + 1
+        for number, (score, length) in enumerate(zip(episodes.score, episodes.length, strict=True), first):
+            steps = count_noun(int(length), "step")
+            logger.info(f"episode {number:,}: return {score:g} in {steps}, {self.clock.position_text}")
 
     def timed(self, updates: int) -> Iterator[int]:
         """Yield the numbers of this many updates, and measure the time until the last one is complete."""
@@ -95,13 +98,9 @@ class MetricsLog:
         if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
             return {}
         values = self.meter.flush()
-        if self.finished:
-            counts = [episode.episodes for episode in self.finished]
-            values["episode/score"] = weighted_mean([episode.score for episode in self.finished], counts)
-            values["episode/length"] = weighted_mean([episode.length for episode in self.finished], counts)
-            means = mean_infos([episode.info for episode in self.finished], counts)
-            values |= {f"episode/{name}": value for name, value in means.items()}
-            self.finished.clear()
+        if len(finished := join_episodes(self.finished)):
+            values |= finished.means()
+        self.finished.clear()
         entry = {**values, **self._spent(), **self._rates(), **self._counters()}
         self.write(entry)
         return entry
