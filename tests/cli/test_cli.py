@@ -194,7 +194,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(elsewhere: Path) -> None:
     (["train", "ppo", "--timesteps", "1e5"], 2, "Did you mean --steps?"),
     (["train", "ppo", "--env", "CartPole-v1", "--lr", "1"], 2, "unknown option --lr. Did you mean --algo.lr?"),
     (["train", "dqn", "--algo.gama", "1"], 2, "unknown option --algo.gama. Did you mean --algo.discount?"),
-    (["train", "dqn", "--algo.networks.units", "6,4"], 2, "separated by spaces, as in --algo.networks.units 6 4."),
+    (["train", "dqn", "--algo.networks.units", "(6, 4)"], 2, "separated by spaces, as in --algo.networks.units 6 4."),
     (["train", "dqn", "--env.resize", "6x4"], 2, "--env.resize = 6x4: expected INT INT|none, separated by spaces."),
     (["train", "ppo", "--env", "CartPole-v1", "--clip-range", "1"], 2, "Did you mean --algo.clip-range"),
     (["train", "ppo", "--vf-coef", "1"], 2, "Did you mean --algo.value-coef?"),
