@@ -484,7 +484,7 @@ class DeviceCollector(EnvCollector):
             name = [*numbers][finite.index(0.0)]
             raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
         if count:
-            info = {} if successes[-1] is None else {"success_rate": success / count}
+            info = {} if all(flags is None for flags in successes) else {"success_rate": success / count}
             self.finished.append(EpisodeStats(score / count, length / count, info, int(count), int(longest)))
         return int(steps)
 
