@@ -320,7 +320,8 @@ def test_check_env_names_what_is_wrong(make, severity, message):
     [finding] = [finding for finding in report.findings if finding.severity == severity]
     assert message in finding.text
     assert report.ok == (severity != "fault")
-    assert {"ppo", "dqn", "dreamer_v3"} <= {*report.algorithms["online"]} and "impala" not in report.algorithms["online"]
+    assert {"ppo", "dqn", "dreamer_v3"} <= (online := {*report.algorithms["online"]})
+    assert "impala" not in online
     assert report.algorithm == ("ppo" if report.ok else "")
 
 

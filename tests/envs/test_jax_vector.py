@@ -122,7 +122,7 @@ def test_an_environment_with_the_interface_of_gymnax(dtype):
     vector = JaxVector(jax_suites.gymnax_like(env, None, 5), 2)
     vector.reset(0)
     if dtype == "float32":  # among which NaN would count as true
-        with pytest.raises(EnvError, match="terminal .*dtype float32"):
+        with pytest.raises(EnvError, match=r"terminal .*dtype float32"):
             vector.step(torch.ones(2, dtype=torch.int64))
         return
     rows = [vector.step(torch.ones(2, dtype=torch.int64)) for _ in range(6)]
