@@ -70,12 +70,13 @@ def test_a_task_with_wrong_values_is_named(place, change, message):
         env.step(torch.zeros(2, 2))
 
 
-def test_rewards_of_several_agents_are_summed_and_only_the_end_of_all_is_terminal(monkeypatch):
+@pytest.mark.parametrize("is_out", [False, True])
+def test_rewards_of_several_agents_are_summed_and_only_the_end_of_all_is_terminal(is_out, monkeypatch):
     jnp = pytest.importorskip("jax").numpy
     from reverie.envs.jax_vector import JaxVector
 
     def time_step(age):
-        discount = jnp.array([0.0, age < 2])  # the first agent is out
+        discount = jnp.array([0.0, 0.0 if is_out else 1.0])  # the first agent is out
         return mock.Mock(
             observation=age * jnp.ones(1), reward=jnp.array([1.0, 2.0]), discount=discount, last=lambda: age >= 2
         )
@@ -90,7 +91,7 @@ def test_rewards_of_several_agents_are_summed_and_only_the_end_of_all_is_termina
     vector.reset(0)
     rows = [vector.step(torch.zeros(2, 2, dtype=torch.int64)) for _ in range(2)]
     assert [x.reward.tolist() for x in rows] == [[3, 3]] * 2
-    assert [x.terminal.tolist() for x in rows] == [[False] * 2, [True] * 2]
+    assert [x.terminal.tolist() for x in rows] == [[False] * 2, [is_out] * 2]
 
 
 def test_unknown_devices_names_and_settings_are_refused(monkeypatch):
