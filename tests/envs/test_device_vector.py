@@ -196,10 +196,12 @@ def test_a_vector_that_overwrites_its_rows_is_named():
             random_rows(DeviceVectorEnv(vector, EnvConfig(num=3), 0), 5)
 
 
-def test_pictures_of_another_dtype_are_named():
+def test_pictures_of_another_dtype_and_missing_parts_are_named():
     space = spaces.Box(0, 255, (6, 5, 3), np.uint8)
     with pytest.raises(DataError, match="float32: expected uint8"):
         TensorObsCodec(ObsCodec(space), CPU)(torch.rand(2, 6, 5, 3), 2)
+    with pytest.raises(DataError, match="observation 'arm' is missing"):
+        TensorObsCodec(ObsCodec(spaces.Dict(arm=SPACE)), CPU)({"leg": torch.rand(2, 4)}, 2)
 
 
 @pytest.mark.parametrize("setting", [{"frame_stack": 2}, {"wrappers": ("FlattenObservation",)}, {"resize": (8, 8)},
@@ -318,7 +320,8 @@ def test_check_env_names_what_is_wrong(make, severity, message):
     [finding] = [finding for finding in report.findings if finding.severity == severity]
     assert message in finding.text
     assert report.ok == (severity != "fault")
-    assert {"ppo", "dqn", "dreamer_v3"} <= {*report.algorithms["online"]} and "impala" not in report.algorithms["online"]
+    assert {"ppo", "dqn", "dreamer_v3"} <= (online := {*report.algorithms["online"]})
+    assert "impala" not in online
     assert report.algorithm == ("ppo" if report.ok else "")
 
 

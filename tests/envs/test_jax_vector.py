@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from device_vectors import jax_env, jax_task
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.envs import jax_suites
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
@@ -47,7 +47,11 @@ def test_a_saved_state_continues_bit_for_bit_in_another_vector():
 
 @pytest.mark.parametrize(
     ("place", "change", "message"),
-    [(2, lambda x: x[None], r"reward is \[2, 1\]"), (4, lambda x: x * 1.0, "truncated of dtype float32")],
+    [
+        (2, lambda x: x[None], r"reward of shape \[1\] .*one number"),
+        (3, lambda x: x[None], r"terminal of shape \[1\] .*one bool"),
+        (4, lambda x: x * 1.0, r"truncated of shape \[\] and dtype float32: expected one bool"),
+    ],
 )
 def test_a_task_with_wrong_values_is_named(place, change, message):
     pytest.importorskip("jax")
@@ -62,8 +66,32 @@ def test_a_task_with_wrong_values_is_named(place, change, message):
 
     env = DeviceVectorEnv(JaxVector(task._replace(step=step), 2), EnvConfig(num=2), 0)
     env.reset()
-    with pytest.raises((DataError, EnvError), match=message):
+    with pytest.raises(EnvError, match=message):
         env.step(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("is_out", [False, True])
+def test_rewards_of_several_agents_are_summed_and_only_the_end_of_all_is_terminal(is_out, monkeypatch):
+    jnp = pytest.importorskip("jax").numpy
+    from reverie.envs.jax_vector import JaxVector
+
+    def time_step(age):
+        discount = jnp.array([0.0, 0.0 if is_out else 1.0])  # the first agent is out
+        return mock.Mock(
+            observation=age * jnp.ones(1), reward=jnp.array([1.0, 2.0]), discount=discount, last=lambda: age >= 2
+        )
+
+    module = mock.Mock()  # in place of the package
+    module.make.return_value = mock.Mock(
+        reset=lambda key: (0, time_step(0)), step=lambda age, _: (age + 1, time_step(age + 1)), time_limit=2
+    )
+    module.jumanji_specs_to_gym_spaces.side_effect = [spaces.Box(0, 9, (1,)), spaces.MultiDiscrete([2, 2])]
+    monkeypatch.setattr(jax_suites.importlib, "import_module", lambda name: module)
+    vector = JaxVector(jax_suites.jumanji("Agents"), 2)
+    vector.reset(0)
+    rows = [vector.step(torch.zeros(2, 2, dtype=torch.int64)) for _ in range(2)]
+    assert [x.reward.tolist() for x in rows] == [[3, 3]] * 2
+    assert [x.terminal.tolist() for x in rows] == [[False] * 2, [is_out] * 2]
 
 
 def test_unknown_devices_names_and_settings_are_refused(monkeypatch):
@@ -95,7 +123,7 @@ def test_an_environment_with_the_interface_of_gymnax(dtype):
     vector = JaxVector(jax_suites.gymnax_like(env, None, 5), 2)
     vector.reset(0)
     if dtype == "float32":  # among which NaN would count as true
-        with pytest.raises(EnvError, match="terminal of dtype float32"):
+        with pytest.raises(EnvError, match=r"terminal .*dtype float32"):
             vector.step(torch.ones(2, dtype=torch.int64))
         return
     rows = [vector.step(torch.ones(2, dtype=torch.int64)) for _ in range(6)]

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from safetensors.torch import load_file
 
 import reverie
@@ -142,6 +142,23 @@ def test_a_rollout_that_an_error_ends_is_dropped():
     assert "environments" not in collector.state_dict()
     collector.collect()
     assert collector.sink.newest_rows["is_first"][0].all()
+
+
+@pytest.mark.parametrize("key", ["is_success", "final_info"])
+def test_successes_that_only_ends_of_episodes_tell_are_counted(key):
+    def spoil(answer):
+        success = {"success": answer[2]} if key == "final_info" else answer[2]
+        answer[4] = {**answer[4], key: success} if answer[2].any() else {}
+        return answer
+
+    mode = AutoresetMode.SAME_STEP if key == "final_info" else AutoresetMode.NEXT_STEP
+    options = {"mode": mode, "chances": (0.0, 0.1), "spoil": spoil}  # few turns end an episode, in success
+    collector = collector_of(torch_env(2, **options), 7)
+    for _ in range(8):
+        collector.collect()
+    assert {episode.info["success_rate"] for episode in collector.pop_episodes()} == {1.0}
+    evaluation = evaluate(torch_env(4, **options), Greedy(), 6, seed=0)
+    assert evaluation.info == [{"success_rate": 1.0}] * 6
 
 
 def test_evaluation_plays_whole_episodes():

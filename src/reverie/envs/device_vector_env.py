@@ -19,6 +19,7 @@ from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
@@ -57,7 +58,6 @@ class DeviceVectorEnv:
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
         self.exact_rewards: np.ndarray = np.zeros(0)
-        self.episode_info: dict[int, dict[str, float]] = {}
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the random numbers continue, from the seed of ``__init__``."""
@@ -135,6 +135,14 @@ class DeviceVectorEnv:
             if isinstance(error, ReverieError) or is_interrupt(error):
                 raise
             raise EnvError(f"the environments failed with {format_error(error)}") from error
+
+    @property
+    def episode_info(self) -> dict[int, dict[str, float]]:
+        """The success of the episodes that end with the current rows, by environment. Waits for the device."""
+        if self.success is None or self._shown is None:
+            return {}
+        flags = self.success.tolist()
+        return {i: {SUCCESS_RATE: float(flags[i])} for i in self._shown.is_last.nonzero().flatten().tolist()}
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End all episodes with the current rows, ``step``: a vector cannot end only those of ``numbers``."""

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
-from reverie.envs.jax_vector import JaxTask, check_flags, import_jax
+from reverie.envs.jax_vector import JaxTask, check_step, import_jax
 
 Space = spaces.Space[Any]
 NAVIX_CLASSES = 12
@@ -50,7 +50,7 @@ def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
         obs, state, reward, terminal, _ = env.step_env(key, state, action, params)
         terminal = jnp.asarray(terminal)
         terminal = terminal != 0 if jnp.issubdtype(terminal.dtype, jnp.integer) else terminal
-        check_flags(terminal=terminal)
+        check_step(terminal=terminal)
         if hasattr(env, "is_truncated"):
             return obs, state, reward, terminal, jnp.asarray(env.is_truncated(state, params), bool)
         time = state.timestep if hasattr(state, "timestep") else state.time
@@ -105,7 +105,7 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
         state, after = env.step(state, action)
-        terminal = after.last() & (after.discount == 0)
+        terminal = after.last() & jnp.all(after.discount == 0)  # of all agents
         return observe(after.observation), state, jnp.sum(after.reward), terminal, after.last() & ~terminal
 
     return JaxTask(init, step, space, to_space(env.action_spec), getattr(env, "time_limit", None))

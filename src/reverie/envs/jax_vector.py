@@ -176,7 +176,7 @@ def compiled(
         obs, state, reward, terminal, truncated, *success = each(step)(
             jax.random.split(keys[0], num), carry.state, action
         )
-        check_flags(terminal=terminal, truncated=truncated)
+        check_step((num,), reward=reward, terminal=terminal, truncated=truncated)
         fresh = jax.random.split(keys[1], num)
         begun = each(init)(fresh) if restart is None else each(restart)(fresh, *carry.firsts)
         obs, state = tree.map(pick(ended), begun, (obs, state))
@@ -187,11 +187,15 @@ def compiled(
     return jax.jit(begin, static_argnums=1), jax.jit(turn)
 
 
-def check_flags(**flags: Any) -> None:
-    """Raise EnvError for flags that are not bool, such as floats, among which NaN would count as true."""
-    for name, flag in flags.items():
-        if flag.dtype != bool:
-            raise EnvError(f"step() of the JAX environment returned {name} of dtype {flag.dtype}: expected bool.")
+def check_step(batch: tuple[int, ...] = (), **values: Any) -> None:
+    """Raise EnvError unless each environment has one reward, and flags of bool: in other types NaN counts as true."""
+    for name, x in values.items():
+        if x.shape != batch or (name != "reward" and x.dtype != bool):
+            kind = "number" if name == "reward" else "bool"
+            raise EnvError(
+                f"step() of the JAX environment returned {name} of shape {[*x.shape[len(batch) :]]} and dtype "
+                f"{x.dtype}: expected one {kind}, of shape []."
+            )
 
 
 def import_jax() -> Any:

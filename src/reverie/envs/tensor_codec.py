@@ -29,7 +29,10 @@ class TensorObsCodec:
         """Return the tensors of ``num`` environments; DataError for missing parts and for wrong shapes."""
         out = {}
         for leaf, encode in self._leaves:
-            x = get_at_path(obs, leaf.path)
+            try:
+                x = get_at_path(obs, leaf.path)
+            except DataError as error:
+                raise DataError(f"observation '{leaf.key}' {error}") from None
             shape = [num, *(leaf.space.shape or ())]
             if not isinstance(x, Tensor) or list(x.shape) != shape:
                 actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__

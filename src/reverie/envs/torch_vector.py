@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.jax_suites import to_space
 from reverie.envs.make_native_vector import vector_limit, vector_mode
 from reverie.envs.tensor_vector import TensorRows, TensorVector, attribute, first_leaf, is_tensor_vector, map_tensors
@@ -77,8 +78,8 @@ class TorchVector:
 
     def _success(self, info: Mapping[str, Any]) -> Tensor | None:
         """Return whether each environment has reached its goal, ``[N]``, if the step's info says so."""
-        for source in (info.get(FINAL_INFO), info):
-            flags = source.get("success") if isinstance(source, Mapping) else None
+        sources = [source for source in (info.get(FINAL_INFO), info) if isinstance(source, Mapping)]
+        for flags in (source.get(key) for source in sources for key in SUCCESS_KEYS):
             if isinstance(flags, Tensor) and flags.shape == (self.num_envs,):
                 return flags.clone()
         return None

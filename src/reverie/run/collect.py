@@ -482,7 +482,8 @@ class DeviceCollector(EnvCollector):
             name = [*numbers][finite.index(0.0)]
             raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
         if count:
-            info = {} if successes[-1] is None else {"success_rate": np.array([success / count])}
+            known = any(flags is not None for flags in successes)
+            info = {"success_rate": np.array([success / count])} if known else {}
             means, counts = np.array([[score], [length]]) / count, np.array([[count], [longest]])
             self.finished.append(Episodes(means[0], means[1], counts[0], counts[1], info))
         return int(steps)
