@@ -320,7 +320,8 @@ def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
     except ConfigError:
         if sequence is None and (not isinstance(value, str) or any(map(_has_names, kinds))):
             raise  # the error is specific
-    example = f", as in {_to_flag(option.path)} {' '.join(text.strip('()[]').replace(',', ' ').split())}" if "," in text else ""
+    numbers = text.strip("()[]").replace(",", " ").split()
+    example = f", as in {_to_flag(option.path)} {' '.join(numbers)}" if "," in text else ""
     separated = "" if sequence is None else f", separated by spaces{example}"
     raise ConfigError(f"{option.path} = {text}: expected {_format_kinds(kinds)}{separated}.")
 
