@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.types import Window
 from reverie.envs.dummy import Cue
 from reverie.replay.rollout import DeviceRollout
-from reverie.run.collect import DeviceCollector, EpisodeCounter
+from reverie.run.collect import DeviceCollector, EpisodeCounter, join_episodes
 from reverie.run.evaluate import evaluate
 
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu"}
@@ -156,7 +156,7 @@ def test_successes_that_only_ends_of_episodes_tell_are_counted(key):
     collector = collector_of(torch_env(2, **options), 7)
     for _ in range(8):
         collector.collect()
-    assert {episode.info["success_rate"] for episode in collector.pop_episodes()} == {1.0}
+    assert {*join_episodes(collector.pop_episodes()).info["success_rate"].tolist()} == {1.0}
     evaluation = evaluate(torch_env(4, **options), Greedy(), 6, seed=0)
     assert evaluation.info == [{"success_rate": 1.0}] * 6
 
