@@ -125,7 +125,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             return out
         results = tree_map_only(Tensor, self._pool.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
-            _copy_all(results, out)
+            _copy_all(tree_leaves(results), out)
             calls = plain_calls(func, args, kwargs, results)
             if not _agree(calls, out, results) or not self._note_plain(calls):
                 self._note_into(func, args, kwargs, results)
@@ -154,7 +154,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if write is not None and _is_exact(functools.partial(write, *args, **kwargs), names, outputs, (args, kwargs)):
             return self._note(write, args, {**kwargs, **dict(zip(names, outputs, strict=True))})
         args, kwargs, to = tree_map_only(Tensor, self._pool.weak_view, (args, kwargs, results))
-        self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
+        leaves = tree_leaves(to)
+        self.calls.append(Call(lambda: _copy_all(leaves, func(*args, **kwargs)), ()))
 
 
 class _Watch(TorchFunctionMode):
@@ -329,8 +330,8 @@ def _location() -> str:
     return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _copy_all(results: Any, out: Any) -> None:
-    for result, x in zip(tree_leaves(results), tree_leaves(out), strict=True):
+def _copy_all(results: Sequence[Any], out: Any) -> None:
+    for result, x in zip(results, [out] if isinstance(out, Tensor) else tree_leaves(out), strict=True):
         if isinstance(x, Tensor):
             result.copy_(x)
 
