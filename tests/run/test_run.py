@@ -156,7 +156,8 @@ def test_a_run_of_hours_ends_in_time_and_its_schedules_with_it(
     rates, chances, now = list[float](), list[float](), Watched.now
     update, choose = DQN.update, exploration.epsilon_greedy
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(DQN, "update", lambda dqn, b: (update(dqn, b), rates.append(float([*dqn._ramps.values()][0][0])))[0])
+    rate_of = lambda dqn: float(next(iter(dqn._ramps.values()))[0])  # noqa: E731
+    monkeypatch.setattr(DQN, "update", lambda dqn, b: (update(dqn, b), rates.append(rate_of(dqn)))[0])
     monkeypatch.setattr(
         exploration, "epsilon_greedy", lambda *choice: (chances.append(float(choice[2])), choose(*choice))[1]
     )
