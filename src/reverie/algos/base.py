@@ -158,7 +158,7 @@ class Algorithm(nn.Module):
         self._two_mode_modules = (*previous, *modules)
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
         ramps += [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
-        self._ramps = {ramp: [x for other, x in ramps if other == ramp] for ramp, _ in ramps}
+        self._ramps = {ramp: [x for key, x in ramps if key == ramp] for ramp, _ in ramps}
         self._switch(training=False)
 
     def _switch(self, *, training: bool) -> None:
