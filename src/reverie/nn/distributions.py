@@ -167,16 +167,21 @@ class GumbelCategoricals:
         """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
         self.classes = classes
         self.logits = logits
+        self._log_probs: dict[bool, Tensor] = {}  # with gradients and without
 
     @property
     def log_probs(self) -> Tensor:
-        """The ln pi of every class, ``[..., A]``. Not cached: a later call may need gradients, unlike this one."""
-        return torch.cat([part.log_softmax(-1) for part in split_choices(self.logits, self.classes)], -1)
+        """The ln pi of every class, ``[..., A]``."""
+        needs_gradients = torch.is_grad_enabled()
+        if needs_gradients not in self._log_probs:
+            parts = [part.log_softmax(-1) for part in split_choices(self.logits, self.classes)]
+            self._log_probs[needs_gradients] = torch.cat(parts, -1)
+        return self._log_probs[needs_gradients]
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
-        noise = -torch.empty_like(self.log_probs).exponential_().log()  # the arg max is a sample
-        action = self._highest(self.log_probs.detach() + noise)
+        noise = -torch.empty_like(self.log_probs).exponential_().log()
+        action = self._highest(self.log_probs.detach() + noise)  # the arg max is a sample
         return action, self.log_prob(action)
 
     def mode(self) -> Tensor:

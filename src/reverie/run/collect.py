@@ -543,9 +543,9 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
     is_last = step.is_last
     if action.requires_grad or action.dtype is not torch.float32 or action.device != is_last.device:
         action = action.detach().to(is_last.device, torch.float32)
-    if is_last.is_cpu and not count_set(is_last):
-        return action
-    return action.masked_fill(is_last[:, None], 0.0)
+    if not is_last.is_cpu:
+        return action.masked_fill(is_last[:, None], 0.0)  # without waiting for the device
+    return action.index_fill(0, is_last.nonzero()[:, 0], 0.0) if count_set(is_last) else action
 
 
 def random_flat_actions(
