@@ -105,6 +105,17 @@ def rows(length, value=1.0, **obs):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+def test_denormal_numbers_are_zero_in_updates(flushed):
+    torch.set_flush_denormal(flushed)
+    try:
+        found = Mean().update(rows(3, 1e-40)).metrics["mean"]
+        assert (torch.tensor(1e-40) * 1 == 0) == flushed  # as before
+    finally:
+        torch.set_flush_denormal(False)
+    assert found == 0
+
+
 def mean(obstacle=""):
     agent = Mean()
     tapes = Tapes(obstacle)

@@ -15,10 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.core.hardware import FlushedDenormals
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.types import Batch
 from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
+from reverie.kernels.ctypes_call import call_compiled
 from reverie.kernels.registry import KERNELS
 from reverie.nn.adam import AdamSettings
 from reverie.nn.relu_mlp import Dropout, MLPLayout
@@ -466,6 +468,15 @@ def test_off_runs_the_definitions_alone(monkeypatch):
     monkeypatch.setenv("REVERIE_KERNELS", "off")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_all_threads_of_a_kernel_take_denormal_numbers_as_their_caller_does():
+    slow, fast = torch.zeros(2**23), torch.full((2**23,), 1e-40)
+    call_compiled("polyak", slow, fast, len(slow), 0.5, None, 1, 2)
+    assert slow.all()
+    with FlushedDenormals():
+        call_compiled("polyak", slow, fast, len(slow), 0.5, None, 1, 2)
+    assert not slow.any()
 
 
 def test_each_row_has_a_case():

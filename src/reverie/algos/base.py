@@ -15,6 +15,7 @@ from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_ba
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.hardware import FlushedDenormals
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
@@ -110,7 +111,8 @@ class Algorithm(nn.Module):
             advance_schedules(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
-        update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
+        with FlushedDenormals():
+            update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
         return replace(update, metrics=_mean_metrics(update.metrics)) if is_distributed() else update
 
     def next_step(self) -> TrainStep:

@@ -24,6 +24,22 @@ void meet(Worker worker) { (void)worker; }
 #define REST __asm__ volatile("" ::: "memory")
 #endif
 
+/* How a thread rounds, and whether denormal numbers count as 0: workers do as their caller. */
+#if defined(__SSE__)
+static inline int64_t float_mode(void) { return __builtin_ia32_stmxcsr(); }
+static inline void set_float_mode(int64_t mode) { __builtin_ia32_ldmxcsr((unsigned)mode); }
+#elif defined(__aarch64__)
+static inline int64_t float_mode(void) {
+    int64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+static inline void set_float_mode(int64_t mode) { __asm__ volatile("msr fpcr, %0" ::"r"(mode)); }
+#else
+static inline int64_t float_mode(void) { return 0; }
+static inline void set_float_mode(int64_t mode) { (void)mode; }
+#endif
+
 enum { MOST = 64, AWAKE = 150000, YIELDS = 50, NAP = 50000 }; /* AWAKE and NAP are in ns */
 
 static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
@@ -33,6 +49,7 @@ static int64_t call; /* number of the call times MOST, plus its number of thread
 static int64_t hired_at[MOST]; /* the last call before each thread was started */
 static Work *work_now;
 static void *task_now;
+static int64_t mode_now;
 
 static inline int64_t seen(int64_t *x) { return __atomic_load_n(x, __ATOMIC_ACQUIRE); }
 
@@ -89,6 +106,7 @@ static void *worker(void *number) {
         known = seen(&call);
         Worker me = {mine, known % MOST};
         if (mine >= me.threads) continue;
+        set_float_mode(mode_now);
         work_now(task_now, me);
         __atomic_add_fetch(&done, 1, __ATOMIC_ACQ_REL);
     }
@@ -124,7 +142,7 @@ void together(Work *work, void *task, int64_t threads) {
         work(task, (Worker){0, 1});
         return;
     }
-    work_now = work, task_now = task, done = 0;
+    work_now = work, task_now = task, mode_now = float_mode(), done = 0;
     pthread_mutex_lock(&lock);
     __atomic_store_n(&call, (call / MOST + 1) * MOST + me.threads, __ATOMIC_RELEASE);
     if (asleep) pthread_cond_broadcast(&wake);
