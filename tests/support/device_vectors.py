@@ -93,6 +93,13 @@ class Batched:
         info["success"] = self.flags[0]
         return self.memory.copy_(obs), reward, *self.flags, info
 
+    @property
+    def unwrapped(self):
+        return self
+
+    def get_observations(self):
+        """As in mjlab 1.4, and in wrappers for rsl_rl."""
+
     def close(self):
         pass
 

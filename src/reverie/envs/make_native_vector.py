@@ -121,7 +121,8 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
         raise EnvError(f"{failed}: {format_error(error)}") from error
     is_vector = isinstance(vector, VectorEnv | TensorVector) or is_batched_env(vector)
-    if not is_vector or attribute(vector, "num_envs") != num or hasattr(vector, "get_observations"):
+    is_for_rsl_rl = hasattr(vector, "get_observations") and vector.unwrapped is not vector  # mjlab itself has it, too
+    if not is_vector or attribute(vector, "num_envs") != num or is_for_rsl_rl:
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
         raise EnvError(
             f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, a TensorVector, or an environment of Isaac "
