@@ -25,12 +25,14 @@ from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError, UntrustedError
 from reverie.core.seeding import derived_seeds
 from reverie.core.signals import SIGNALS
+from reverie.distributed import learners
 from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled_hyperparameters
 from reverie.distributed.learners import ReplayPart
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved_config
+from reverie.run.signal_handling import handle_signals
 from reverie.store.store import ReplayStore
 
 FLAGS = [
@@ -296,3 +298,14 @@ def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
     sac = ExperimentConfig(scale_hyperparameters=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
     found = sac.merge(scaled_hyperparameters(sac, 4)).algo
     assert (found.actor_lr.to_list(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)
+
+
+def test_a_signal_that_arrives_after_the_others_have_stopped_ends_no_learner(monkeypatch):
+    """It waits for learner 0, which may still save."""
+    team = mock.MagicMock()
+    team.broadcast_object.side_effect = [("build", None), ("begin",), "result"]
+    team.await_command.side_effect = lambda: signal.raise_signal(signal.SIGTERM)
+    monkeypatch.setattr(learners.training, "train_loop", mock.Mock())
+    monkeypatch.setattr(learners, "Follower", mock.Mock())
+    with handle_signals(lambda *_: pytest.fail("the signal was not handled")):
+        assert learners.run_follower(team, mock.MagicMock(), mock.Mock()) == "result"

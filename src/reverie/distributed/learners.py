@@ -39,6 +39,7 @@ from reverie.run.folder import RunFolder, SavedConfig
 from reverie.run.lifecycle import complete_store
 from reverie.run.manifest import TENSORS, encode_state
 from reverie.run.result import TrainResult
+from reverie.run.signal_handling import handle_signals
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult
 from reverie.store.store import ReplayStore
 
@@ -214,13 +215,14 @@ def run_follower(
             experiment.load_initial()
             experiment.begin()
         team.save = follower.save
-        with team.use_group():
-            training.train_loop(
-                experiment.algo, experiment.source, experiment.clock, experiment.meter,
-                collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
-            )  # fmt: skip
-        team.await_command()
-        return team.broadcast_object()  # type: ignore[no-any-return]
+        with handle_signals(lambda *_: None):  # one that has stopped the others may arrive after the loop
+            with team.use_group():
+                training.train_loop(
+                    experiment.algo, experiment.source, experiment.clock, experiment.meter,
+                    collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
+                )  # fmt: skip
+            team.await_command()
+            return team.broadcast_object()  # type: ignore[no-any-return]
 
 
 class Follower:

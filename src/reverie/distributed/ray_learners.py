@@ -258,7 +258,7 @@ def _place_learners(
             is_placed = wait_until_placed(group, RESOURCE_RETURN_SECONDS, got)
         if not is_placed:
             raise RunError(missing_resources(ray, bundles, count, strategy))
-        actor = ray.remote(**ray_options(bundles[0]))(RayLearner)
+        actor = ray.remote(**ray_options(bundles[0]), max_concurrency=2)(RayLearner)  # signals do not wait for polls
         placements = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
         yield name, [actor.options(scheduling_strategy=placement).remote() for placement in placements]
     finally:
