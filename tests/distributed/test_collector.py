@@ -21,7 +21,7 @@ from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.core.columns import zero_step
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Batch
+from reverie.core.types import Batch, Step
 
 
 class Actor(nn.Module):
@@ -197,6 +197,38 @@ def test_a_learner_of_this_library_is_trained_by_ones_own_loop() -> None:
     assert not len(collector.pop_episodes())
 
 
+class Recall(nn.Module):
+    """A policy with memory: the sum of the observations of an episode, which rows store as it was before them."""
+
+    def initial(self, num_envs: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(num_envs, 3), torch.zeros(num_envs, 3)
+
+    def act(self, step: Step, state: Any, mode: str) -> tuple[Tensor, Any]:
+        before = state[1].masked_fill(step.is_first[:, None], 0.0)
+        after = before + step.obs["observation"]
+        return after[:, :1].tanh(), (before, after)
+
+    def override(self, state: Any, action: Tensor) -> Any:
+        return state
+
+    def extras(self, state: Any) -> dict[str, Tensor]:
+        return {"memory": state[0]}
+
+
+@pytest.mark.parametrize("settings", [{"rollout": 50}, {"batch_length": 50, "batch_size": 4, "learning_starts": 50}])
+def test_the_memory_of_a_policy_is_stored_with_the_rows_and_begins_anew_with_each_episode(
+    settings: dict[str, Any],
+) -> None:
+    num_first = 0
+    with reverie.Collector("Pendulum-v1", Recall(), envs=2, steps=900, replay_ratio=0.1, **settings) as collector:
+        for batch in collector:
+            memory, obs, first = batch.extras["memory"], batch.obs["observation"], batch.is_first[:, 1:, None]
+            expected = (memory + obs)[:, :-1].masked_fill(first, 0.0)
+            torch.testing.assert_close(memory[:, 1:-1], expected[:, :-1])  # the row after a rollout has none
+            num_first += int(first.sum())
+    assert bool(num_first) == ("rollout" in settings)  # replayed windows end with an episode
+
+
 class Coin:
     """A distribution of classes."""
 
@@ -248,6 +280,8 @@ def function(obs: dict[str, Tensor]) -> Tensor:
         ({"policy": Actor(2)}, r"the policy returns \[2, 2\] for two observations: expected \[2, 1\]"),
         ({"policy": lambda obs: 1.0}, r"the policy returns float: expected a tensor \[N, 1\], or a distribution"),
         ({"policy": function, "actors": 1}, r"actors = 1: expected a module"),
+        ({"policy": Recall(), "exploration": "gaussian(0.1)"}, r"exploration = .*draws its own actions"),
+        ({"policy": Recall(), "env": "CartPole-v1"}, r"the policy failed on two rows .*size of tensor"),
         ({"policy": function, "exploration": "epsilon_greedy(0.1)"}, r"exploration = .*unknown name"),
         ({"policy": function, "state": {"clock": nn.Linear(1, 1)}}, r"state: clock .*under a name other than algo"),
         ({"policy": function, "state": {"rate": 0.1}}, r"state: rate \(float\): expected an object with state_dict"),
@@ -255,7 +289,7 @@ def function(obs: dict[str, Tensor]) -> Tensor:
 )
 def test_what_does_not_fit_is_an_error_at_once(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        reverie.Collector("Pendulum-v1", **settings)
+        reverie.Collector(**{"env": "Pendulum-v1", **settings})
 
 
 def test_folders_are_of_one_process_and_one_kind(tmp_path: Path, trained: Path) -> None:

@@ -14,7 +14,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import ColumnSpec, zero_step
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, format_error
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Obs, Window
@@ -68,9 +68,12 @@ class CustomPolicy(Algorithm):
         self.device = device
         self.network: nn.Module = cfg.policy if isinstance(cfg.policy, nn.Module) else Function(cfg.policy)
         self.to(device)
-        self._policy = (
-            cfg.policy if _is_policy(cfg.policy) else _make_policy(self.network, cfg, obs_spec, action_spec, device)
-        )
+        if _is_policy(cfg.policy):
+            _refuse_exploration(cfg)
+            self._policy = cfg.policy
+            self.extra_spec = _stored_columns(cfg.policy, obs_spec, action_spec.width)
+        else:
+            self._policy = _make_policy(self.network, cfg, obs_spec, action_spec, device)
 
     def enter_eval_mode(self) -> None:
         """Leave the modes to the user."""
@@ -95,6 +98,28 @@ def _is_policy(policy: Any) -> bool:
     return all(hasattr(policy, name) for name in ("initial", "act", "override", "extras"))
 
 
+def _stored_columns(policy: Policy[Any], obs_spec: ObsSpec, width: int) -> dict[str, ColumnSpec]:
+    """Return the columns that ``policy`` stores with rows, which two first rows of zeros show.
+
+    Raises:
+        ConfigError: it cannot act on them, or its actions do not fit this environment.
+    """
+    try:
+        action, state = policy.act(zero_step(obs_spec, 2, first=True), policy.initial(2), "explore")
+        extras = policy.extras(state)
+    except Exception as error:
+        raise ConfigError(f"the policy failed on two rows of zeros: {format_error(error)}") from error
+    if action.shape != (2, width):
+        raise ConfigError(f"the policy returns {list(action.shape)} for two rows: expected [2, {width}].")
+    return {name: ColumnSpec(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")) for name, x in extras.items()}
+
+
+def _refuse_exploration(cfg: CustomPolicyConfig) -> None:
+    """Raise ConfigError if ``cfg`` sets an exploration, which a policy that draws its own actions would ignore."""
+    if cfg.exploration is not None:
+        raise ConfigError(f"exploration = {cfg.exploration}: this policy draws its own actions. Remove exploration.")
+
+
 def _make_policy(
     network: nn.Module, cfg: CustomPolicyConfig, obs_spec: ObsSpec, action_spec: ActionSpec, device: torch.device
 ) -> Policy[Any]:
@@ -116,6 +141,7 @@ def _make_policy(
         ) from error
     if not isinstance(output, Tensor):
         if callable(getattr(output, "sample", None)) and callable(getattr(output, "mode", None)):
+            _refuse_exploration(cfg)
             return SampledPolicy(network, device, graph=False)
         raise ConfigError(
             f"the policy returns {type(output).__name__}: expected a tensor [N, {width}], or a distribution with "
