@@ -140,6 +140,7 @@ def test_config_errors(options, message):
         ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
         ("no_such_module:Env-v0", "module 'no_such_module' cannot be imported"),
         ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing 'env_zoo' does not register it: gymnasium"),
+        ("env_zoo:without_a_seat", r"register it.*If without_a_seat\(num_envs\) .*, set env.vectorization = native"),
     ],
 )
 def test_unknown_ids(env_id, message):

@@ -154,6 +154,38 @@ def test_a_random_start_spreads_the_ends_of_episodes_of_a_fixed_length(reset):
         JaxVector(jax_task(), 2, random_start=True)
 
 
+def test_done_that_is_not_a_number_is_visible_in_the_reward():
+    jnp = pytest.importorskip("jax").numpy
+    from reverie.envs.jax_vector import JaxVector
+
+    state = collections.namedtuple("State", "obs reward done metrics info")
+    env = mock.Mock(spec=["reset", "step", "action_size"], action_size=1)
+    env.reset = lambda key: state(jnp.zeros(1), jnp.float32(0), jnp.float32(0), {}, {})
+    env.step = lambda before, action: before._replace(done=action[0])
+    vector = JaxVector(jax_suites.brax_like(env, 10), 2)
+    vector.reset(0)
+    rows = vector.step(torch.tensor([[torch.nan], [1.0]]))
+    assert rows.reward.isnan().tolist() == [True, False]
+    assert rows.terminal.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, "jax"), ({"impl": "warp"}, "warp")])
+def test_playground_simulates_with_jax_on_cpus_unless_told_otherwise(options, expected, monkeypatch):
+    jax = pytest.importorskip("jax")
+
+    class Config(dict):
+        __getattr__, __setattr__, update_from_flattened_dict = dict.__getitem__, dict.__setitem__, dict.update
+
+    module = mock.Mock()  # in place of the package
+    module.registry.get_default_config = lambda name: Config(impl="warp", episode_length=7, action_repeat=2)
+    monkeypatch.setattr(jax_suites.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    monkeypatch.setattr(jax_suites, "brax_like", mock.Mock())
+    jax_suites.playground("CheetahRun", **options)
+    assert module.registry.load.call_args.kwargs["config"].impl == expected
+    assert jax_suites.brax_like.call_args.args[1:] == (7, 2, "pool")
+
+
 def test_evaluations_begin_at_the_start():
     config = ExperimentConfig().merge({"env.id": "brax/ant", "env.kwargs": {"random_start": True, "backend": "mjx"}})
     assert config.eval_env_config.kwargs == {"backend": "mjx"}

@@ -152,6 +152,7 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
 
         state, rewards = jax.lax.scan(once, state, (), action_repeat)
         steps, terminal = steps + action_repeat, state.done > 0
+        rewards = jnp.where(jnp.isnan(state.done), jnp.nan, rewards)  # NaN is above nothing: nobody would notice
         success = [state.metrics["success"]] if "success" in state.metrics else []
         return state.obs, (state, steps), rewards.sum(), terminal, (steps >= episode_length) & ~terminal, *success
 

@@ -237,7 +237,8 @@ def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about an object that is not a single Gymnasium environment."""
     return (
         f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
-        f"gymnasium.Env, or a function that makes one. Set env.num to run several copies. {OLD_GYM}."
+        f"gymnasium.Env, or a function that makes one. Set env.num to run several copies. Environments in JAX "
+        f"are passed as docs/environments.md says. {OLD_GYM}."
     )
 
 

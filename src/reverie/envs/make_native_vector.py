@@ -125,8 +125,9 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
     if not is_vector or attribute(vector, "num_envs") != num or is_for_rsl_rl:
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
         raise EnvError(
-            f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, a TensorVector, or an environment of Isaac "
-            "Lab or mjlab with as many (as it is: what rsl_rl sees of it lacks the last observations)."
+            f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, a TensorVector, such as a JaxVector of a "
+            "JaxTask, or an environment of Isaac Lab or mjlab with as many (as it is: what rsl_rl sees of it lacks the "
+            "last observations)."
         )
     if not isinstance(vector, VectorEnv):
         return cast(TensorVector, vector)

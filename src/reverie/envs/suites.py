@@ -305,6 +305,8 @@ def unknown_env_error(env_id: str) -> EnvError:
     module, _, name = env_id.rpartition(":")
     if module:
         near = did_you_mean(name, gymnasium.registry)
+        if callable(getattr(sys.modules.get(module), name, None)):
+            near = f" If {name}(num_envs) makes many environments at once, set env.vectorization = native."
         call = f"gymnasium.register('{name}', entry_point=...)"
         return EnvError(f"unknown environment '{env_id}': importing '{module}' does not register it: {call}.{near}")
     missing = [suite.extra for suite in SUITES if suite.extra and find_spec(suite.package) is None]
