@@ -149,15 +149,16 @@ def test_a_check_of_tasks():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "width", "tasks"),
-    [("pointmaze-medium-v0", 2, 5), ("antmaze-medium-v0", 29, 5), ("cube-single-v0", 28, 5), ("scene-v0", 40, 5),
-     ("puzzle-3x3-v0", 55, 5), ("pointmaze-medium-singletask-v0", 2, 0)],
+    ("env_id", "shape", "tasks"),
+    [("pointmaze-medium-v0", (2,), 5), ("antmaze-medium-v0", (29,), 5), ("cube-single-v0", (28,), 5),
+     ("scene-v0", (40,), 5), ("puzzle-3x3-v0", (55,), 5), ("powderworld-easy-v0", (32, 32, 6), 5),
+     ("pointmaze-medium-singletask-v0", (2,), 0)],
 )  # fmt: skip
-def test_environments_of_ogbench(env_id, width, tasks):
+def test_environments_of_ogbench(env_id, shape, tasks):
     pytest.importorskip("ogbench")
-    env = make_vector_env(EnvConfig(id=env_id), seed=0)
-    keys = ["goal/observation", "observation"] if tasks else ["observation"]
-    assert {key: part.shape for key, part in env.obs_spec.items()} == dict.fromkeys(keys, (width,))
+    env, name = make_vector_env(EnvConfig(id=env_id), seed=0), "image" if len(shape) == 3 else "observation"
+    keys = [f"goal/{name}", name] if tasks else [name]
+    assert {key: part.shape for key, part in env.obs_spec.items()} == dict.fromkeys(keys, shape)
     assert env.call("get_wrapper_attr", "tasks") == [tuple(range(1, tasks + 1))] if tasks else True
     env.close()
     assert make_gym(EnvConfig(id=env_id), None, render=True).render_mode == "rgb_array"
