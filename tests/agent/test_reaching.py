@@ -113,6 +113,23 @@ def test_recordings_alone_give_a_number(walker, capsys):
         assert not reverie.train(**own, run=folder).heldout
 
 
+def test_the_order_of_held_out_rows_selects_the_best_checkpoint(walker):
+    own = TINY | {"data": walker.run.parent / "walks.npz", "env": "none", "updates": 4, "schedule.eval_every": 2}
+    run = reverie.train("gcivl", **own, score_metric="goal/recall", run=walker.run.parent / "best").run
+    assert (run / "checkpoints/best").exists()
+    with pytest.raises(ConfigError, match=r"score_metric = goal/rank: choose one of .*goal/recall"):
+        reverie.train("gcivl", **own, score_metric="goal/rank", run=walker.run.parent / "rank")
+
+
+def test_too_few_recordings_to_hold_one_out_are_remarked(walker, said):
+    for number, episodes in enumerate((19, 20)):
+        rows = {key: x[: 21 * episodes] for key, x in np.load(walker.run.parent / "walks.npz").items()}
+        np.savez(path := walker.run.parent / "few.npz", **rows)
+        result = reverie.train("gcbc", data=path, env="none", updates=1, run=walker.run.parent / f"few-{number}")
+        assert bool(result.heldout) == bool(number)
+    assert str(said).count("too few episodes to hold one out") == 1
+
+
 def test_observations_that_never_change_are_remarked(walker, said):
     rows = dict(np.load(walker.run.parent / "walks.npz"))
     for number, observations in enumerate((rows["observations"], np.ones((1260, 3)))):

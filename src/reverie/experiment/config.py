@@ -117,8 +117,8 @@ class ExperimentConfig(Config):
     environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score_metric: str = "eval/score"
     """Evaluation metric that selects the best checkpoint: eval/score, the mean return, eval/success_rate, a metric of
-    `env.log_info`, or a loss on held-out data; `NAME:min` if the lowest value is best. stop_score, patience and a
-    search use it too. OGBench's default is eval/success_rate."""
+    `env.log_info`, a loss on held-out data, or goal/recall; `NAME:min` if the lowest value is best. stop_score,
+    patience and a search use it too. OGBench's default is eval/success_rate."""
     stop_score: float | None = None
     """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
     episodes. None: never stop at a score."""
@@ -344,7 +344,7 @@ class ExperimentConfig(Config):
         """Raise ConfigError if no evaluation can log the score metric."""
         name = ScoreMetric.parse(self.score_metric).name
         names = ["eval/score", "eval/success_rate"]
-        if name in names or name.startswith(("heldout/", "estimate/", "eval/success_rate/")):
+        if name in names or name.startswith(("heldout/", "goal/", "estimate/", "eval/success_rate/")):
             return  # the names of losses, estimates and tasks are known later
         if name.startswith("eval/") and self.eval_env_config.log_info:
             return

@@ -98,15 +98,19 @@ def read_offline_rows(
             "it to that number."
         )
     spaces = None if has_env else _acting_spaces(recorded, config.algo)
-    return OfflineRows(dataset, estimator, spaces, _remarks(recorded, dataset, heldout), longest, heldout)
+    return OfflineRows(dataset, estimator, spaces, _remarks(config, recorded, dataset, heldout), longest, heldout)
 
 
-def _remarks(recorded: RecordedEpisodes, dataset: OfflineReplay, heldout: OfflineReplay | None) -> tuple[str, ...]:
+def _remarks(
+    config: ExperimentConfig, recorded: RecordedEpisodes, dataset: OfflineReplay, heldout: OfflineReplay | None
+) -> tuple[str, ...]:
     """Return what is unusual about the recorded rows: of observations, 1,000 random ones are compared."""
     remarks = tuple(recorded.remarks())
     if heldout is not None:
         episodes = count_noun(int(np.count_nonzero(heldout.column("is_first"))), "episode")
         remarks += (f"{episodes} not learned from, but held out (heldout_fraction)",)
+    elif config.fraction_held_out:  # the default, of which a part of an episode is left
+        remarks += ("too few episodes to hold one out, which would measure the agent (heldout_fraction)",)
     rows = np.random.default_rng(0).integers(dataset.count, size=1000)
     columns = [dataset.column(name)[rows] for name in dataset.obs_names]
     if all((column == column[0]).all() for column in columns):
@@ -315,6 +319,6 @@ def make_heldout_metrics(
         return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]} | recall
 
     score = ScoreMetric.parse(config.score_metric).name
-    if score.startswith("heldout/") and score not in (names := measure()):
+    if score.startswith(("heldout/", "goal/")) and score not in (names := measure()):
         raise ConfigError(f"score_metric = {config.score_metric}: choose one of {', '.join(names)}.")
     return measure
