@@ -1,5 +1,7 @@
 """Goals that the caller passes: to act, to play an episode and to plan; what does not fit is named."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -66,6 +68,7 @@ def test_a_goal_is_kept_until_another_one_is_passed(walker):
     (None, "there is no goal: pass goal"), (np.zeros(2), r"shape \(2,\): expected \(1,\)"),
     (np.array([np.nan]), "contains NaN"), ({"place": np.zeros(1)}, "goal/observation is missing"),
     ([None], "contains .* other objects"), ([[0, 1], 0], "inhomogeneous"),
+    ({"observation": {"x": 1}}, r"has the keys 'x': expected an array of shape \(1,\)"),
 ])  # fmt: skip
 def test_a_goal_that_does_not_fit_is_named(walker, goal, problem):
     with pytest.raises(DataError, match=problem):
@@ -74,9 +77,20 @@ def test_a_goal_that_does_not_fit_is_named(walker, goal, problem):
         walker.reach(goal, Walk(), radius=1.0)
 
 
+@pytest.mark.parametrize(("obs", "problem"), [
+    (np.zeros(3), r"has shape \(3,\); its space declares \(1,\)"), (5.0, r"has shape \(\)"),
+    ({"place": np.zeros(1)}, "'observation' is missing"),
+])  # fmt: skip
+def test_an_observation_that_does_not_fit_is_named_as_without_goals(walker, obs, problem):
+    with pytest.raises(DataError, match=problem):
+        walker.act(obs, goal=np.zeros(1))
+
+
 def test_an_episode_toward_a_goal(walker):
     goal = np.array([6.0], np.float32)
     assert walker.reach(goal, Walk(), radius=1.0, max_steps=30).success
+    as_part = {"observation": torch.tensor(goal, requires_grad=True)}
+    assert walker.reach(as_part, Walk(), radius=1.0, max_steps=30).success
     gymnasium.register("Walk-v0", Walk)
     assert walker.reach(goal, "Walk-v0", radius=1.0, max_steps=30).success
     unknown = walker.reach(goal, Walk(), max_steps=7)
@@ -217,8 +231,10 @@ def dreamer(tmp_path_factory):
 
 
 def test_a_picture_in_fractions_is_no_goal_of_bytes(dreamer):
-    """They would be rounded to a black picture."""
+    """They would be rounded to a black picture; integers above 255 would become other colors."""
     picture = draw(np.array([8.0, 8.0]))
+    with pytest.raises(DataError, match=r"goal/image has values .*; its space declares uint8"):
+        dreamer.act(picture, goal=picture.astype(int) + 256)
     with pytest.raises(DataError, match="goal/image has dtype float64; its space declares uint8"):
         dreamer.act(picture, goal=picture / 255)
 
@@ -244,7 +260,7 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     np.testing.assert_allclose(find_dot(goal), [20, 9], atol=0.05)
     reached = dreamer.reach(goal, max_steps=3, options={"image": draw(np.array([8.0, 9.0]))})
     assert (reached.success, reached.steps, len(reached.distances)) == (False, 3, 4)
-    at_once = dreamer.reach(goal, radius=1e-3, options={"image": goal})
+    at_once = dreamer.reach({"image": goal}, radius=1e-3, options={"image": goal})
     assert (at_once.success, at_once.steps) == (True, 0)
     near = dreamer.reach(goal, max_steps=5, options={"image": draw(np.array([20.0, 10.0]))})
     assert near.success  # the environment judges: the goal that it observes is this picture
@@ -263,7 +279,7 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     with pytest.raises(ConfigError, match="searches its actions, which cannot be exported"):
         dreamer.export()
     Image.fromarray(goal).save(tmp_path / "goal.png")
-    assert np.array_equal(read_goal(tmp_path / "goal.png"), goal)
+    assert np.array_equal(read_goal(dreamer, tmp_path / "goal.png"), goal)
     command = [
         "reach",
         str(dreamer.run),
@@ -281,7 +297,30 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         assert (dreamer.run / f"videos/reach_{number}.mp4").exists()
     assert main(["dream", str(dreamer.run), "--env", "reverie/TwoRooms-v0"]) != 0
     assert "no decoder, so it cannot dream. `reverie reach RUN GOAL --strip" in capsys.readouterr().err
-    for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4")):
+    for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4"), ("goal.json", "[1]")):
         (tmp_path / name).write_text(content)
-        with pytest.raises(DataError, match="Expected a picture"):
-            read_goal(tmp_path / name)
+        with pytest.raises(DataError, match=f"{name}: not an array of numbers. Expected a picture"):
+            read_goal(dreamer, tmp_path / name)
+    with pytest.raises(DataError, match=r"missing\.png: No such file or directory"):
+        read_goal(dreamer, tmp_path / "missing.png")
+
+
+def test_a_plan_of_states_has_no_pictures(walker, tmp_path, capsys):
+    """It is refused before the episode, whose film would be written."""
+    data, run = walker.run.parent / "walks.npz", tmp_path / "run"
+    reverie.train("lewm", data=data, env="none", updates=1, run=run, **TINY)
+    np.save(tmp_path / "goal.npy", np.zeros(1))
+    assert main(["reach", str(run), str(tmp_path / "goal.npy"), "--strip", str(tmp_path / "plan.svg")]) != 0
+    assert "the observations are no pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shape", "expected"), [
+    ((4, 6, 3), (4, 6, 3)), ((3, 4, 6), (3, 4, 6)), ((4, 6, 1), (4, 6, 1)), ((1, 4, 6), (1, 4, 6)), ((4, 6), (4, 6)),
+    ((6, 4, 1), (4, 6, 3)), ((2,), (4, 6, 3)),
+])  # fmt: skip
+def test_the_picture_in_a_file_has_the_colors_and_axes_of_observations(tmp_path, shape, expected):
+    Image.fromarray(np.full((4, 6, 3), (255, 0, 0), np.uint8)).save(tmp_path / "goal.png")
+    space = spaces.Dict(camera=(part := spaces.Box(0, 255, shape, np.uint8)), goal=spaces.Dict(camera=part))
+    goal = read_goal(SimpleNamespace(observation_space=space), tmp_path / "goal.png")
+    assert goal.shape == expected
+    assert goal.mean() == (85 if 3 in expected else 76)  # red, or its luma

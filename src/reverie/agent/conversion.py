@@ -189,7 +189,7 @@ class ObsConverter:
         if self._uses_render and self._lists:
             obs = {**obs, "image": last_frame(obs["image"])}
         obs = to_numpy_readable(obs)
-        return _count(self.space, obs), obs
+        return count_obs(self.space, obs), obs
 
     def __call__(
         self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
@@ -290,7 +290,7 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
     return wrappers, space
 
 
-def _count(space: spaces.Space[Any], obs: Any) -> int | None:
+def count_obs(space: spaces.Space[Any], obs: Any) -> int | None:
     """Return the batch size of observations of ``space``, from the first part whose shape determines it.
 
     None for a single observation.

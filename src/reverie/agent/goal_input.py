@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.conversion import to_numpy_readable
+from reverie.agent.conversion import count_obs, to_numpy_readable
 from reverie.core.errors import DataError
 from reverie.core.spaces import column, columns_to_nested, get_at_path, iter_leaves
 from reverie.core.specs import DESIRED_GOAL, GOAL
@@ -27,13 +27,12 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     if isinstance(obs, tuple | list) and obs and isinstance(obs[-1], Mapping):
         return obs  # the whole return value of reset or step, which is reported elsewhere
     name = _goal_name(space)
-    parts = _to_parts(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
+    rest = spaces.Dict({key: part for key, part in space.items() if key != name})
+    parts = _to_parts(rest, obs)
     if goal is None and name in parts:
         return parts
-    path, leaf = next((path, leaf) for path, leaf in iter_leaves(space) if path[0] != name)
-    shape = np.shape(get_at_path(parts, path))
-    count = None if shape == leaf.shape else shape[0]
-    return {**parts, name: columns_to_nested(space[name], goal_arrays(space, goal, count), "goal")}
+    arrays = goal_arrays(space, goal, count_obs(rest, to_numpy_readable(parts)))
+    return {**parts, name: columns_to_nested(space[name], arrays, "goal")}
 
 
 def goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict[str, np.ndarray]:
@@ -43,6 +42,20 @@ def goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict
         raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {goal_space}.")
     values = _to_parts(goal_space, goal) if isinstance(goal_space, spaces.Dict) else goal
     return {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(goal_space)}
+
+
+def to_goal(space: spaces.Dict, goal: Any) -> Any:
+    """Return one goal of observations of ``space`` as arrays, by key if it has several parts; errors as above."""
+    parts = columns_to_nested(space[_goal_name(space)], goal_arrays(space, goal), "goal")
+    alone = next(iter(parts.values())) if isinstance(parts, Mapping) and len(parts) == 1 else parts
+    return parts if isinstance(alone, Mapping) else alone
+
+
+def goal_shapes(space: spaces.Space[Any] | None) -> list[tuple[int, ...]]:
+    """Return the shapes of a goal's parts; none if observations of ``space`` have no goal."""
+    if not isinstance(space, spaces.Dict) or (name := _goal_name(space)) not in space.spaces:
+        return []
+    return [tuple(leaf.shape or ()) for _, leaf in iter_leaves(space[name])]
 
 
 def _goal_name(space: spaces.Dict) -> str:
@@ -62,7 +75,10 @@ def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int 
     """Return one array of a goal, repeated for ``count`` observations."""
     name, shape = column("goal", path), tuple(leaf.shape or ())
     try:
-        value = np.asarray(to_numpy_readable(get_at_path(goal, path)))
+        part = get_at_path(goal, path)
+        if isinstance(part, Mapping):
+            raise DataError(f"has the keys {', '.join(map(repr, part))}: expected an array of shape {shape}")
+        value = np.asarray(to_numpy_readable(part))
     except (DataError, ValueError) as error:  # a list of different lengths is a ValueError
         raise DataError(f"{name} {error}.") from None
     if value.shape == shape and count is not None:
@@ -74,4 +90,6 @@ def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int 
         raise DataError(f"{name} has dtype {value.dtype}; its space declares {leaf.dtype}.")
     if value.dtype.kind not in "biuf" or not np.isfinite(value).all():
         raise DataError(f"{name} contains NaN, infinite numbers or other objects: expected finite numbers.")
+    if value.dtype.kind != "f" and (value.astype(leaf.dtype) != value).any():
+        raise DataError(f"{name} has values {value.min()}..{value.max()}; its space declares {leaf.dtype}.")
     return value

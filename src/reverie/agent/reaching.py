@@ -19,7 +19,7 @@ from gymnasium import spaces
 from PIL import Image
 from torch import Tensor
 
-from reverie.agent.goal_input import GOAL_NAME, goal_arrays
+from reverie.agent.goal_input import GOAL_NAME, goal_shapes, to_goal
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
@@ -70,7 +70,7 @@ def reach(
     if not isinstance(player.config.algo, GoalKeysConfig):
         raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
     if isinstance(player.observation_space, spaces.Dict):
-        goal_arrays(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
+        goal = to_goal(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
     opened_env = player.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
     try:
         return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
@@ -198,22 +198,38 @@ def _error(obs: Any, goal: Any) -> float:
     return float(gap.mean() / 255 if a.dtype == np.uint8 else np.linalg.norm(gap))
 
 
-def read_goal(path: Path) -> Any:
-    """Return the goal in a file: a picture, an array (.npy), or parts by key (.npz). DataError if it cannot be read."""
+def read_goal(player: Player, path: Path) -> Any:
+    """Return the goal in a file: a picture, an array (.npy), or parts by key (.npz). DataError if it cannot be read.
+
+    A picture has the colors and the order of axes that the player's only goal picture has.
+    """
     try:
         if path.suffix.lower() in IMAGE_SUFFIXES:
-            return np.asarray(Image.open(path).convert("RGB"))
+            with Image.open(path) as image:
+                return _pixels(image, goal_shapes(player.observation_space))
         content = np.load(path, allow_pickle=False)
         return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else content
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: {error}. Expected a picture (.png, .jpg) or an array (.npy, .npz).") from None
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        problem = "not an array of numbers"
+    raise DataError(f"{path}: {problem}. Expected a picture (.png, .jpg) or an array (.npy, .npz).")
+
+
+def _pixels(image: Image.Image, shapes: list[tuple[int, ...]]) -> np.ndarray:
+    """Return the pixels of a picture in the only one of ``shapes`` if they fit it, else RGB ``[H, W, 3]``."""
+    size, shape = (image.height, image.width), shapes[0] if len(shapes) == 1 else ()
+    if tuple(n for n in shape if n != 1) == size:
+        return np.asarray(image.convert("L")).reshape(shape)
+    pixels = np.asarray(image.convert("RGB"))
+    return pixels.transpose(2, 0, 1) if shape == (3, *size) else pixels
 
 
 def reach_and_film(
-    player: Player, goal: Path, *, max_steps: int | None, radius: float | None, seed: int | None
+    player: Player, goal: Any, *, max_steps: int | None, radius: float | None, seed: int | None
 ) -> tuple[ReachResult, Path | None]:
-    """Play one episode toward the goal in a file; return it, and its film reach_N.mp4 in the run's videos."""
-    result = reach(player, read_goal(goal), max_steps=max_steps, radius=radius, seed=seed)
+    """Play one episode toward a goal; return it, and its film reach_N.mp4 in the run's videos."""
+    result = reach(player, goal, max_steps=max_steps, radius=radius, seed=seed)
     if not result.frames:
         return result, None
     videos = RunFolder(player.run).videos

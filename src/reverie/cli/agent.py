@@ -93,11 +93,12 @@ class ReachCommand(RunOptions, EnvOverride):
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         if self.strip is not None:
             check_plan_strip(agent, self.strip)
-        reached, film = reach_and_film(agent, self.goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
+        goal = read_goal(agent, self.goal)
+        reached, film = reach_and_film(agent, goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
         print(reached)
         print_files({} if film is None else {"video": film}, self.run)
         if self.strip is not None:
-            print(write_plan_strip(agent, reached.start, read_goal(self.goal), self.strip))
+            print(write_plan_strip(agent, reached.start, goal, self.strip))
             print_files({"strip": self.strip}, self.run)
 
 

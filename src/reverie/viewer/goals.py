@@ -113,6 +113,11 @@ def _goal_keys(agent: Agent) -> list[str]:
     return goals
 
 
+def _picture_keys(agent: Agent) -> list[str]:
+    """Return the observations that form a goal and are pictures."""
+    return [key for key in _goal_keys(agent) if agent.obs_spec[key].kind == "image"]
+
+
 class TowardGoal:
     """An environment, or a recorded episode, with another goal than its own."""
 
@@ -165,7 +170,7 @@ class GoalStates:
         spec = without_mask(agent.obs_spec)
         self.vectors: list[str] = [key for key in [*self.keys, *sorted({*self.obs} - {*self.keys})]
                                    if spec[key].kind not in ("image", "mask")]  # fmt: skip
-        self.pictures: list[str] = [key for key in self.keys if spec[key].kind == "image"]
+        self.pictures: list[str] = _picture_keys(agent)
         self.has_components: bool = isinstance(agent.algo, LeWM) or bool(self.pictures)
 
     @functools.cached_property
@@ -312,17 +317,14 @@ def write_plan_strip(agent: Agent, obs: Any, goal: Any, path: Path) -> str:
 
     Raises:
         ConfigError: another algorithm or file type.
-        DataError: the data cannot be read, or observations are no pictures.
+        DataError: the data cannot be read.
         RunError: the file cannot be written.
     """
     from reverie.log.strip_figure import write_strip  # matplotlib: not needed for viewing
 
     states = GoalStates(agent)
     strip, drawn = states.plan(agent.to_step(obs, goal), agent.initial_state(1))
-    pictures = [picture for picture in drawn if picture is not None]
-    if not pictures:
-        raise DataError("the observations are no pictures: --strip shows recorded ones.")
-    write_strip(path, strip, pictures)
+    write_strip(path, strip, [picture for picture in drawn if picture is not None])
     return strip.sentence
 
 
@@ -331,6 +333,8 @@ def check_plan_strip(agent: Agent, path: Path) -> None:
     check_writable(check_strip_path(path))
     if not isinstance(agent.algo, LeWM):
         raise ConfigError(f"{agent.config.algo.algorithm} does not plan, so there is no --strip. Train lewm.")
+    if not _picture_keys(agent):
+        raise ConfigError("the observations are no pictures: --strip shows recorded ones.")
 
 
 def _read_rows(agent: Agent, data: str | None) -> Obs:
