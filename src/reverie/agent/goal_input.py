@@ -31,12 +31,12 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     parts = _to_parts(rest, obs)
     if goal is None and name in parts:
         return parts
-    arrays = goal_arrays(space, goal, count_obs(rest, to_numpy_readable(parts)))
+    arrays = _goal_arrays(space, goal, count_obs(rest, to_numpy_readable(parts)))
     return {**parts, name: columns_to_nested(space[name], arrays, "goal")}
 
 
-def goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays of a goal of observations of ``space``, repeated for ``count`` of them; errors as above."""
+def _goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict[str, np.ndarray]:
+    """Return the arrays of a goal of ``space``, repeated for ``count`` of them; errors as :func:`add_goal`."""
     goal_space = space[_goal_name(space)]
     if goal is None:
         raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {goal_space}.")
@@ -45,8 +45,8 @@ def goal_arrays(space: spaces.Dict, goal: Any, count: int | None = None) -> dict
 
 
 def to_goal(space: spaces.Dict, goal: Any) -> Any:
-    """Return one goal of observations of ``space`` as arrays, by key if it has several parts; errors as above."""
-    parts = columns_to_nested(space[_goal_name(space)], goal_arrays(space, goal), "goal")
+    """Return one goal of ``space`` as arrays, by key if it has several parts; errors as :func:`add_goal`."""
+    parts = columns_to_nested(space[_goal_name(space)], _goal_arrays(space, goal), "goal")
     alone = next(iter(parts.values())) if isinstance(parts, Mapping) and len(parts) == 1 else parts
     return parts if isinstance(alone, Mapping) else alone
 
