@@ -81,6 +81,13 @@ def test_rows_of_each_autoreset_mode(mode, num):
     check_rows(random_rows(torch_env(num, mode), 200), exact=mode != AutoresetMode.SAME_STEP)
 
 
+def test_rows_of_a_vector_that_does_not_reset_whatever_its_metadata_say():
+    """As ManiSkillVectorEnv, which always declares SAME_STEP."""
+    cycle = TorchCycle(64, AutoresetMode.DISABLED)
+    cycle.metadata, cycle.auto_reset = {"autoreset_mode": AutoresetMode.SAME_STEP}, False
+    check_rows(random_rows(DeviceVectorEnv(TorchVector(cycle), EnvConfig(num=64), 0), 200))
+
+
 @pytest.mark.parametrize("num", [1, 3, 64])
 def test_rows_of_an_environment_in_jax(num):
     pytest.importorskip("jax")

@@ -37,8 +37,8 @@ class TorchVector:
         self.observation_space: Any = to_space(attribute(vector, "single_observation_space"))
         self.action_space: Any = to_space(attribute(vector, "single_action_space"))
         self.max_episode_steps: int | None = vector_limit(vector) or getattr(inner, "max_episode_length", None)
-        resets = getattr(getattr(inner, "cfg", None), "auto_reset", True)  # of mjlab
-        self.mode: AutoresetMode = vector_mode(vector, AutoresetMode.SAME_STEP if resets else AutoresetMode.DISABLED)
+        resets = getattr(vector, "auto_reset", getattr(getattr(inner, "cfg", None), "auto_reset", True))
+        self.mode: AutoresetMode = vector_mode(vector, AutoresetMode.SAME_STEP) if resets else AutoresetMode.DISABLED
         self._resets_by_id = self.mode == AutoresetMode.DISABLED and "env_ids" in signature(inner.reset).parameters
         self.mode = AutoresetMode.SAME_STEP if self._resets_by_id else self.mode
         device = getattr(inner, "device", None)
