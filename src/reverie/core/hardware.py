@@ -98,24 +98,6 @@ def keep_freed_memory() -> bool:
     return [int(mallopt(name, value)) for name, value in settings] == [1, 1, 1]
 
 
-_DENORMAL = 5e-324
-
-
-class FlushedDenormals:
-    """A context in which numbers nearer to 0 than 1.2e-38 count as 0 in this thread.
-
-    Such denormal numbers arise where weights of advantages or gates vanish. Some processors need a hundred times as
-    long for them: updates of HIQL took five times as long after 30,000 updates on a Xeon. JAX always flushes them.
-    """
-
-    def __enter__(self) -> None:
-        self._were_flushed = _DENORMAL == 0.0
-        torch.set_flush_denormal(True)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_flush_denormal(self._were_flushed)
-
-
 # ---------------------------------------------------------------- description
 
 
