@@ -1,5 +1,6 @@
 """What every algorithm guarantees, in one matrix: algorithms with their kinds of actions by contracts."""
 
+import contextlib
 import copy
 import math
 from dataclasses import replace
@@ -179,6 +180,16 @@ def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
     mine, others = (x.policy.act(many, x.policy.initial(50), "eval")[0] for x in (agent, other))
     assert not torch.equal(mine, others)  # a copy acts with weights of its own
     assert torch.equal(mine, twin.policy.act(many, twin.policy.initial(50), "eval")[0])
+
+
+@distinct
+def test_weights_are_drawn_on_the_cpu_whatever_the_device(name, monkeypatch):
+    monkeypatch.setattr("torch.random.fork_rng", lambda **_: contextlib.nullcontext())
+    drawn = []
+    for device in ("cpu", "meta"):
+        build(name, device=device)
+        drawn.append(torch.get_rng_state())
+    assert torch.equal(*drawn)
 
 
 @replaying

@@ -113,7 +113,7 @@ def initialize(mlp: ReluMLP, bound: float) -> None:
     for _, bias in hidden:
         bias.fill_(0.1)
     for parameter in last:
-        parameter.uniform_(-bound, bound)
+        parameter.copy_(torch.empty_like(parameter, device="cpu").uniform_(-bound, bound))  # of the seed on any device
 
 
 # ---------------------------------------------------------------------- settings
