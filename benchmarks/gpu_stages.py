@@ -34,7 +34,7 @@ LEARN = {
 """Short runs: the environment and the length."""
 TESTS = (
     "tests/kernels/test_gpu.py", "tests/kernels/test_gpu_images.py", "tests/kernels/test_definitions.py",
-    "tests/algos/test_algorithms.py", "tests/algos/test_dreamers.py",
+    "tests/kernels/test_replays.py",
 )  # fmt: skip
 """Of these, the tests with `gpu` or `triton` in their names."""
 

@@ -20,7 +20,7 @@ from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
-from reverie.core.seeding import preserve_num_threads, preserve_rng_state
+from reverie.core.seeding import preserve_pytorch_settings, preserve_rng_state
 from reverie.datasets.in_memory import DataLike
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import join_learners, learner_share, log_rules, member_changes, scaled_hyperparameters
@@ -144,7 +144,7 @@ def train(
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
     settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
-    with _training_lock(), preserve_rng_state(), preserve_num_threads():
+    with _training_lock(), preserve_rng_state(), preserve_pytorch_settings():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
         )

@@ -53,12 +53,23 @@ def test_help_begins_with_lines_of_use(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
+def pytorch_settings() -> tuple[int, bool]:
+    return torch.get_num_threads(), torch.backends.cudnn.benchmark
+
+
+def test_pytorch_has_the_settings_of_a_run_within_it_alone(tmp_path: Path) -> None:
+    within = []
+
+    class Look(reverie.Callback):
+        def on_start(self, run: Any) -> None:
+            within.append(pytorch_settings())
+
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        reverie.train(settings(steps=1, eval_episodes=0, threads=1), run=tmp_path / "run")
-        assert torch.get_num_threads() == 3
+        config = settings(steps=1, eval_episodes=0, threads=1, cudnn_benchmark=True)
+        reverie.train(config, run=tmp_path / "run", callbacks=(Look(),))
+        assert (within[0], pytorch_settings()) == ((1, True), (3, False))
     finally:
         torch.set_num_threads(before)
 

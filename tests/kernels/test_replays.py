@@ -1,6 +1,9 @@
 """Updates that are replayed learn what updates learn: all algorithms, from tapes, and on a GPU from CUDA graphs."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -109,3 +112,24 @@ def test_graphs_of_world_models_on_a_gpu_learn_what_updates_learn(name):
     for a, b in zip(seen[True], seen[False], strict=True):
         losses = [{k: v for k, v in update.metrics.items() if k.startswith(("loss/", "opt/loss"))} for update in (a, b)]
         torch.testing.assert_close(*losses, rtol=1e-2, atol=1e-2)
+
+
+PROCESS = """
+import hashlib, sys, torch
+import dreamer_configs
+
+agent, kind = dreamer_configs.made("v3_bfloat16", device=sys.argv[1])
+torch.manual_seed(5)
+for i in range(20):
+    agent.update(dreamer_configs.batch(agent, kind, i))
+numbers = (x.cpu().numpy().tobytes() for x in dreamer_configs.tensors(agent).values() if x.ndim)
+print(hashlib.sha256(b"".join(numbers)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_processes_on_a_gpu_learn_the_same_bit_for_bit():
+    words = [sys.executable, "-c", PROCESS, "cuda"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    learned = [subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert learned[0] == learned[1]

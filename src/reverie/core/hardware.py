@@ -33,6 +33,17 @@ def choose_device(name: str) -> str:
     return name
 
 
+def set_up_pytorch(device: str, threads: int, cudnn_benchmark: bool) -> str:
+    """Set PyTorch's number of CPU threads, unless 0, and how cuDNN chooses; return ``choose_device(device)``."""
+    device = choose_device(device)
+    if device == "cpu":
+        keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    return device
+
+
 def check_device_name(name: str) -> None:
     """Raise ConfigError unless ``name`` is written like a device. It may not exist on this machine."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):

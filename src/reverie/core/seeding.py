@@ -41,12 +41,13 @@ def seeded_rng(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def preserve_num_threads() -> Iterator[None]:
-    """Restore PyTorch's number of threads when the context ends."""
-    threads = torch.get_num_threads()
+def preserve_pytorch_settings() -> Iterator[None]:
+    """Restore PyTorch's number of threads, and how cuDNN chooses, when the context ends."""
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
     try:
         yield
     finally:
+        torch.backends.cudnn.benchmark = benchmark
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 

@@ -16,14 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.hardware import (
-    choose_device,
-    describe_machine,
-    keep_freed_memory,
-    matrix_rates,
-    peak_memory,
-    synchronize,
-)
+from reverie.core.hardware import describe_machine, matrix_rates, peak_memory, set_up_pytorch, synchronize
 from reverie.core.kernel_dispatch import kernel_status
 from reverie.core.protocols import Env
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
@@ -85,13 +78,9 @@ def benchmark(
 ) -> Report:
     """Time the learner that ``config`` describes on random data, its updates for about ``seconds``, and ``env`` itself.
 
-    Sets PyTorch's number of threads, as in ``config``.
+    Sets PyTorch's number of threads, and how cuDNN chooses, as in ``config``.
     """
-    device = torch.device(choose_device(config.device))
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    if device.type == "cpu":
-        keep_freed_memory()
+    device = torch.device(set_up_pytorch(config.device, config.threads, config.cudnn_benchmark))
     speed = _measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
     return Report(
         speed=speed,
