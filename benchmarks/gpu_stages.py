@@ -85,7 +85,7 @@ def interrupted(command: Sequence[str], seconds: float) -> tuple[int, str]:
 def tests(args: argparse.Namespace) -> dict[str, Any]:
     """The tests that use a GPU if there is one."""
     chosen = TESTS[1:2] if args.tiny else TESTS
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0" if args.tiny else "6", "--tb=short", *chosen]
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-n", "0" if args.tiny else "6", "--tb=short", *chosen]
     words += ["-k", "gpu or triton"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
     failed = re.findall(r"^(?:FAILED|ERROR) .*$", done.stdout, re.MULTILINE)
