@@ -36,6 +36,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 DREAMERS = (("I", "12m"), ("V", "1m"), ("I", "50m"), ("I", "200m"))
 SCRIPTS = ("td3", "sac", "dqn", "dqn_atari", "ppo_atari", "ppo_continuous", "td3_loop", "sac_loop", "ppo_atari_loop")
+ALONE = (
+    *(f"profile/{name}" for name in ("I-bfloat16", "I-float32", "td3")),
+    *(f"kernels/{name}" for name in ("I-bfloat16", "td3", "sac", "dqn", "ppo")),
+)
+"""Profiles, and updates without single families of kernels."""
 TOGETHER = 12
 """Stages that run or warm up at the same time."""
 
@@ -86,8 +91,8 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
     for task in ("td3", "sac", "dqn", "td3_loop", "dqn_atari"):
         yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
         yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
-    for name in ("I-bfloat16", "I-float32", "td3"):
-        yield Stage(f"profile/{name}", [*own, f"profile/{name}"])
+    for name in ALONE:
+        yield Stage(name, [*own, name], 200)
     for precision in ("bfloat16", "float32"):
         row = f"I-12m-{precision}"
         yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 300)

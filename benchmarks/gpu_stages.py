@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The stages of `gpu.py` that measure reverie alone, one a process: tests, short runs, profiles, the replay, Breakout.
+"""The stages of `gpu.py` that measure reverie alone: tests, short runs, profiles, kernels, the replay, Breakout.
 
     python benchmarks/gpu_stages.py profile/I-bfloat16 --device cuda
 
@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -130,6 +132,49 @@ def profile(name: str, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """How many times as long an update takes without each family of Triton kernels that it uses."""
+    import torch
+
+    from reverie.kernels import gpu
+
+    sys.path.insert(0, str(HERE / "peers"))
+    from gate import wait_for_turn
+
+    device, known, used = torch.device(args.device), gpu.triton_problem, set[str]()
+
+    def captured(off: str = "") -> Callable[[], object]:
+        """An update whose graph was captured without the family ``off``."""
+
+        def problem(device: torch.device, family: Any = "recurrence") -> str:
+            used.add(family)
+            return "off" if family == off else known(device, family)
+
+        with patch.object(gpu, "triton_problem", problem):
+            update = dreamer_update(name, args) if name[0] in "VI" else vector_update(name, args)
+            for _ in range(12):
+                update()
+        return update
+
+    updates = {"": captured()}
+    updates |= {family: captured(family) for family in sorted(used)}
+    wait_for_turn()
+    seconds: dict[str, list[float]] = {family: [] for family in updates}
+    count = 2 if args.tiny else 100
+    for _ in range(5):
+        for family, update in updates.items():
+            synchronize(device)
+            started = time.perf_counter()
+            for _ in range(count):
+                update()
+            synchronize(device)
+            seconds[family].append((time.perf_counter() - started) / count)
+    factors = {
+        family: median(a / b for a, b in zip(without, seconds[""], strict=True)) for family, without in seconds.items()
+    }
+    return {"update_s": median(seconds.pop("")), "slower_without": {k: round(factors[k], 3) for k in seconds}}
+
+
 def dreamer_update(name: str, args: argparse.Namespace) -> Any:
     """An update of DreamerV3 in setting V or I."""
     import update as bench
@@ -152,8 +197,9 @@ def vector_update(name: str, args: argparse.Namespace) -> Any:
 
     from reverie.experiment.bench import noise_batch
 
-    agent = config(name).build(SEEN, acts(discrete=False), args.device)
-    data = noise_batch(agent, SEEN, acts(discrete=False)).to(agent.device)
+    action = acts(discrete=name == "dqn")
+    agent = config(name).build(SEEN, action, args.device)
+    data = noise_batch(agent, SEEN, action).to(agent.device)
     return lambda: agent.update(data)
 
 
@@ -262,7 +308,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
     kind, _, name = args.stage.partition("/")
-    named = {"learn": learn, "profile": profile}
+    named = {"learn": learn, "profile": profile, "kernels": kernels}
     whole = {"tests": tests, "replay": replay, "atari": atari}
     result = named[kind](name, args) if kind in named else whole[kind](args)
     print(json.dumps(result), flush=True)
