@@ -94,6 +94,7 @@ def updates(task: Task, learner: Any, rows: dict[str, np.ndarray], device: str) 
     replay.annotator = learner.annotator
     replay.extend(rows)
     source = prefetch(replay, task.device)
+    replay.shares_batch = learner.graph and source is replay  # as a run does
 
     def update() -> None:
         batch = source.sample()

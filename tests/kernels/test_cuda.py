@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from device_vectors import TorchCycle
 from dreamer_configs import TINY
 from fake_cuda import CUDA, FakeCuda, fake_cuda
 from reverie.core.columns import ColumnSpec
+from reverie.core.hardware import with_number
 from reverie.core.tree import flatten_named
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
@@ -94,6 +96,17 @@ def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, pendulum
     assert gpu.replays > 0
     rounded = {"rtol": 1e-3, "atol": 1e-5} if algorithm == "dreamer_v3" else {"rtol": 0, "atol": 0}
     torch.testing.assert_close(two, one, **rounded)  # some products of world models are written differently there
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "dreamer_v3"])
+def test_windows_of_rows_on_the_gpu_are_learned_from_where_they_are_gathered(algorithm, tmp_path, gpu, monkeypatch):
+    """Even those drawn by priority, and of a learner that is captured on GPUs alone: a replay follows no copy."""
+    copied = Mock()
+    monkeypatch.setattr("reverie.kernels.buffers.InputBuffers.__call__", copied)
+    train(algorithm, "cuda:0", tmp_path / "run", **{"replay.device": "cuda:0"})
+    assert gpu.replays > 0
+    copied.assert_not_called()
+    assert with_number(torch.device("cuda")) == CUDA  # what learners call it, and what tensors do
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "dreamer_v3"])

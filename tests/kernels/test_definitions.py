@@ -302,8 +302,8 @@ ELSEWHERE = {
     "gpu.cast_all_on_gpu",
     "two_hot_gpu.two_hot_mean_triton", "two_hot_gpu.two_hot_loss_triton",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.open_loop_prepared",
-    "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu", "rows.tree_set_cpu",
-    "rows.tree_draw_cpu", "rows.random_integers_cpu", "inference.watch_and_act_captured",
+    "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu", "rows_gpu.gather_device_rows_triton",
+    "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "inference.watch_and_act_captured",
     "policy_graphs.act_captured", "policy_graphs.call_captured", "policy_graphs.choose_captured",
 }  # fmt: skip
 """Kernels with a test file of their own."""

@@ -8,25 +8,27 @@ import subprocess
 import sys
 from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 import torch
 from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 import reverie.kernels.registry  # noqa: F401 - it imports all kernels
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import ActionPart, ActionSpec, ColumnSpec, ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu, mlp_gpu, optim_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
+from reverie.replay.storage import DeviceStorage, HostStorage
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 BOTH = ("gru", "layer", "norm_silu", "normal_density", "sample", "squash", "two_hot")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
 ALONE = (
-    "adam", "clip", "clipped_noise", "clipped_objective", "laprop", "masked_mean", "polyak", "scale_pixels", "squares",
-    "standardize", "td0", "td_error", "two_hot_mean",
+    "adam", "clip", "clipped_noise", "clipped_objective", "gather_rows", "laprop", "masked_mean", "polyak",
+    "scale_pixels", "squares", "standardize", "td0", "td_error", "two_hot_mean",
 )  # fmt: skip
 NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
@@ -60,7 +62,7 @@ class Off:
             for name, written in zip(self.kernel.arg_names, args, strict=False):
                 if name in WRITTEN:
                     for x in written if isinstance(written, tuple) else (written,):
-                        x.detach().add_(0.01 if x.is_floating_point() else 0)
+                        x.detach().add_(0.01 if x.is_floating_point() else name == "out")
 
         return launch
 
@@ -139,6 +141,36 @@ def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
     assert not optim_gpu.supports_polyak_triton([x] * 65, [x] * 65)
     assert not optim_gpu.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
     assert optim_gpu.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
+
+
+WIDE = {
+    "obs/image": ColumnSpec((84, 84, 4), "uint8"), "obs/odd": ColumnSpec((17,), "float32"),
+    "obs/one": ColumnSpec((1,), "float32"), "obs/none": ColumnSpec((0,), "float32"),
+    "obs/choice": ColumnSpec((2,), "int64"), "obs/seen": ColumnSpec((3,), "bool"),
+    "action": ColumnSpec((3,), "float32"), "reward": ColumnSpec((), "float32"),
+    "extras/half": ColumnSpec((3,), "float16"),
+} | {name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")}  # fmt: skip
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_windows_of_rows_on_a_device_are_gathered_in_one_launch(on_gpu, monkeypatch, streams):
+    """From before row 0 and around the end of the ring; where streams were cut, episodes end in the windows alone."""
+    rng, launched = np.random.default_rng(streams), Mock(wraps=gpu._launch)
+    monkeypatch.setattr(gpu, "_launch", launched)
+    storages = [HostStorage(WIDE, streams, 9), DeviceStorage(WIDE, streams, 9, DEVICE)]
+    windows = None
+    for added, oldest in ((7, -2), (6, 4)):
+        size = streams, added
+        rows = {name: rng.integers(0, 2 if spec.dtype == "bool" else 200, (*size, *spec.shape)).astype(spec.dtype)
+                for name, spec in WIDE.items()}  # fmt: skip
+        for storage in storages:
+            storage.extend(rows)
+        handles = torch.from_numpy(rng.permutation(np.arange(oldest * streams, (storage.count - 3) * streams))[:6])
+        expected, windows = storages[0].gather(handles, 4), storages[1].gather(handles, 4, windows)
+        for name, x in expected.items():
+            assert torch.equal(windows[name].cpu(), x), name
+    assert launched.call_count == 2
+    assert np.array_equal(*(storage.read(4, 13)["is_last"] for storage in storages))
 
 
 @pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
@@ -248,7 +280,7 @@ import torch
 from types import SimpleNamespace
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from reverie.kernels import ctypes_call, gpu, losses_gpu, mlp_gpu, optim_gpu, policies_gpu, steps
+from reverie.kernels import ctypes_call, gpu, losses_gpu, mlp_gpu, optim_gpu, policies_gpu, rows_gpu, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
@@ -288,6 +320,7 @@ for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tenso
 losses_gpu.compare_losses(torch.zeros)
 mlp_gpu.compare_perceptrons(torch.zeros)
 policies_gpu.compare_policies(torch.zeros)
+rows_gpu.compare_replay(torch.zeros)
 x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
 x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
 w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)

@@ -81,6 +81,9 @@ def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make, streams):
                 assert mine[name].is_contiguous()
                 assert torch.equal(mine[name], other[name])
                 assert torch.equal(mine[name], third[name])
+            again = device.gather(torch.from_numpy(handles[::-1].copy()), length, third)
+            assert again is third
+            assert all(torch.equal(again[name], mine[name].flip(0)) for name in COLUMNS)
     assert_rows(*(storage.read(19, 30) for storage in both))
 
 

@@ -53,7 +53,7 @@ def lived(draw):
 @given(life=lived(), data=st.data())
 def test_replay_agrees_with_a_list_of_rows(life, data):
     remembered = []
-    life.replay.shares_batch = life.replay.supports_sharing and data.draw(st.booleans())
+    life.replay.shares_batch = data.draw(st.booleans())
     for _ in range(data.draw(st.integers(5, 40))):
         chance = st.integers(0, 5).map(lambda x: x == 0)
         life.add(data.draw(st.lists(chance, min_size=life.streams, max_size=life.streams)))

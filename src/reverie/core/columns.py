@@ -1,6 +1,6 @@
 """Columns of rows in memory: their shapes, ring buffers of them, and copying rows in and out.
 
-The copies are definitions: ``kernels/rows.py`` does the same in one compiled call for all columns.
+The copies are definitions: ``kernels/rows.py`` and ``kernels/rows_gpu.py`` do the same in one call for all columns.
 """
 
 from __future__ import annotations
@@ -62,6 +62,22 @@ def pinned_copy(value: Tensor) -> Tensor:
         return value
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
     return host.copy_(value, non_blocking=True)
+
+
+def copy_in(to: Tensor, x: Tensor) -> None:
+    """Copy ``x``, of the CPU and not pinned, into ``to`` on any device, without waiting; ``x`` may change at once.
+
+    On a GPU, ``x`` is copied to pinned memory first. PyTorch reuses it, but not before all copies from it are complete.
+    """
+    to.copy_(x.pin_memory() if to.is_cuda else x, non_blocking=True)
+
+
+def load_numbers(numbers: np.ndarray, device: torch.device) -> Tensor:
+    """Return a copy of ``numbers`` on ``device``, made without waiting."""
+    x = torch.from_numpy(numbers)
+    loaded = torch.empty_like(x, device=device)
+    copy_in(loaded, x)
+    return loaded
 
 
 def record_event(device: torch.device) -> torch.cuda.Event:
@@ -169,13 +185,13 @@ def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, s
 @accelerated
 def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
     """Copy windows of ``length`` rows from ``handles`` ``[B]`` on into ``out``, ``[B, length, ...]``; ends at seams."""
-    slots = flat_slots(handles.numpy(), np.arange(length), ring.streams, ring.slots)
+    slots = _flat_slots(handles.numpy(), np.arange(length), ring.streams, ring.slots)
     for name, column in ring.columns.items():
         out[name].numpy()[...] = column.reshape(-1, *column.shape[2:])[slots]  # rows are evenly spaced: no copy
-    mark_stream_cuts(out)
+    _mark_stream_cuts(out)
 
 
-def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
+def _flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
     """Return the indices ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
 
     Rows before row 0 have the index of row 0.
@@ -186,7 +202,37 @@ def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity:
     return slots
 
 
-def mark_stream_cuts(rows: Mapping[str, Tensor]) -> None:
+class DeviceRing:
+    """Flat columns of N streams on a device, each ``[rows, ...]``: the row with handle h is at ``h % rows``."""
+
+    def __init__(self, columns: Mapping[str, Tensor], streams: int) -> None:
+        self.columns = columns
+        self.streams = streams
+        column = next(iter(columns.values()))
+        self.rows: int = len(column)
+        self.device: torch.device = column.device
+        self.fast: Any = None  # what a kernel has prepared
+
+    def index(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Return the indices ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]``.
+
+        Rows before row 0 have the index of row 0.
+        """
+        begin = handles[:, None]
+        index: np.ndarray = np.maximum(begin + offsets * self.streams, begin % self.streams) % self.rows
+        return index
+
+
+@accelerated
+def gather_device_rows(ring: DeviceRing, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
+    """Do what ``gather_rows`` does, into ``out`` on the ring's device; ``handles`` ``[B]`` are on the CPU."""
+    index = load_numbers(ring.index(handles.numpy(), np.arange(length)).ravel(), ring.device)
+    for name, column in ring.columns.items():
+        torch.index_select(column, 0, index, out=out[name].flatten(0, 1))
+    _mark_stream_cuts(out)
+
+
+def _mark_stream_cuts(rows: Mapping[str, Tensor]) -> None:
     """Also set ``is_last`` before each ``is_first``, where a stream was cut: returns must not bootstrap across it."""
     if "is_first" in rows and "is_last" in rows:
         rows["is_last"][:, :-1].logical_or_(rows["is_first"][:, 1:])

@@ -44,6 +44,11 @@ def set_up_pytorch(device: str, threads: int, cudnn_benchmark: bool) -> str:
     return device
 
 
+def with_number(device: torch.device) -> torch.device:
+    """Return ``device`` as tensors on it name it: ``cuda`` is the current one, such as ``cuda:0``."""
+    return torch.empty(0, device=device).device
+
+
 def check_device_name(name: str) -> None:
     """Raise ConfigError unless ``name`` is written like a device. It may not exist on this machine."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):

@@ -102,7 +102,7 @@ class Experiment(Trainable):
     def share_batches(self) -> None:
         """Let all batches be one, for a caller that uses each before the next, where recorded updates keep none."""
         algo, source = self.algo, self.source
-        can_record = algo.graph and algo.captures_on_cpu and algo.device.type == "cpu"
+        can_record = algo.graph and (algo.captures_on_cpu or algo.device.type != "cpu")
         is_recorded = can_record and not (kernels_disabled() or is_distributed())
         if is_recorded and isinstance(source, ReplayBuffer | DeviceRollout):
             source.shares_batch = source.supports_sharing

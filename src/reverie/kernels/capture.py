@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
+from reverie.core.hardware import with_number
 from reverie.core.types import Batch, MetricVector, SharedBatch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers, allocate_like
 from reverie.kernels.tape import Tape
@@ -130,7 +131,7 @@ class CapturedStep:
         self.recorder = recorder
         tensors, block = [*batch_tensors(batch).values()], None
         self.batch: Batch = batch
-        if not (type(batch) is SharedBatch and device.type == "cpu"):
+        if type(batch) is not SharedBatch or batch.reward.device != with_number(device):
             tensors, block = allocate_like(tensors, device)
             self.batch = _replace_tensors(batch, tensors)
         self.input_buffers: InputBuffers = InputBuffers(tensors, block)

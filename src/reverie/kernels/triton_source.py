@@ -25,6 +25,7 @@ from reverie.kernels.triton_policies import (  # noqa: F401
     squash_backward_kernel,
     squash_kernel,
 )
+from reverie.kernels.triton_rows import gather_rows_kernel  # noqa: F401
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.columns import as_numpy
+from reverie.core.columns import as_numpy, copy_in, load_numbers
 from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION_COLUMN
@@ -51,7 +51,6 @@ class ReplayBuffer:
         self.shares_batch: bool = False
         """Whether every batch is the same :class:`SharedBatch`: set by a caller that uses each before the next."""
         self._shared: tuple[Batch, dict[str, Tensor]] | None = None  # that batch, and all its columns
-        self._weights: np.ndarray = np.ones(0)  # a view of its weights
         self.ended: Tensor = torch.ones(storage.streams, dtype=torch.bool)  # where no episode is unfinished
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
@@ -83,8 +82,8 @@ class ReplayBuffer:
 
     @property
     def supports_sharing(self) -> bool:
-        """Whether ``shares_batch`` can be set: all columns of batches are gathered from host memory."""
-        return isinstance(self.storage, HostStorage) and self.goals is None
+        """Whether ``shares_batch`` can be set: all columns of batches are gathered."""
+        return self.goals is None
 
     # ------------------------------------------------------------------ rows
 
@@ -258,15 +257,13 @@ class ReplayBuffer:
         rows = self.storage.gather(handles, self.window.rows)
         if self.goals is not None:
             self.goals.annotate(rows, handles)
-        device = rows["reward"].device
         self._mark_resets(rows)
-        if "index" in rows:  # with the rows, so that one copy moves them all to a GPU
-            weight = rows["weight"].fill_(1.0) if weights is None else rows["weight"].copy_(weights)
+        weight = rows.get("weight")
+        if weight is None:
+            weight = rows["reward"].new_empty(len(handles))
+        else:  # with the rows, so that one copy moves them all to a GPU
             handles = rows["index"].copy_(handles)
-        elif weights is None:
-            weight = torch.ones(handles.shape[0], device=device)
-        else:
-            weight = weights.to(device, non_blocking=True)
+        _set_weights(weight, weights)
         batch = Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
@@ -277,7 +274,7 @@ class ReplayBuffer:
         )  # fmt: skip
         if self.shares_batch and count is None:
             batch = SharedBatch.of(batch)
-            self._shared, self._weights = (batch, rows), batch.weight.numpy()
+            self._shared = batch, rows
         return batch
 
     def _refill(self, batch: Batch, rows: dict[str, Tensor], handles: Tensor, weights: Tensor | None) -> Batch:
@@ -286,13 +283,13 @@ class ReplayBuffer:
         self._mark_resets(rows)
         if handles is not batch.index:
             batch.index.copy_(handles)
-        self._weights[...] = 1.0 if weights is None else weights.numpy()
+        _set_weights(batch.weight, weights)
         return batch
 
     def _mark_resets(self, rows: dict[str, Tensor]) -> None:
         """Mark the windows that do not continue the state that the learner carries."""
         if (resets := self.batch_sampler.state_resets) is not None:
-            rows["is_first"][:, 0] |= torch.from_numpy(resets).to(rows["is_first"].device)
+            rows["is_first"][:, 0] |= load_numbers(resets, rows["is_first"].device)
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write ``update.extras`` ``[B, T', ...]`` to the last T' rows of the windows ``index`` ``[B]``.
@@ -342,3 +339,11 @@ class ReplayBuffer:
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]
             if self.goals is not None and "goals" in state:
                 self.goals.load_state_dict(state["goals"])
+
+
+def _set_weights(weight: Tensor, weights: Tensor | None) -> None:
+    """Write importance weights ``[B]`` of the CPU to ``weight`` on any device; None: all are 1."""
+    if weights is None:
+        weight.fill_(1.0)
+    else:
+        copy_in(weight, weights)

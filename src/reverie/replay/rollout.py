@@ -29,7 +29,7 @@ class MinibatchSource(ABC):
 
     window: Window
     shares_batch: bool = False
-    """Whether every minibatch is the same :class:`SharedBatch`, see ``ReplayBuffer``."""
+    """Whether every minibatch is the same :class:`SharedBatch`, see ``ReplayBuffer``; those on a GPU never are."""
     prepare_fn: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
 
@@ -79,7 +79,7 @@ class MinibatchSource(ABC):
             order = torch.from_numpy(self.rng.permutation(self.windows))
             self.order = order.to(self.rows.reward.device, non_blocking=True)
             self.shuffled = None
-        if self.shares_batch:
+        if self.shares_batch and self.rows.reward.is_cpu:
             return self._select(self.rows, self.order[chosen])
         if self.shuffled is None:  # for all of an epoch, as a GPU launches fewer operations
             self.shuffled = self.rows.map(lambda x: x.index_select(0, self.order))

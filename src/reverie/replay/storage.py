@@ -21,13 +21,14 @@ from torch import Tensor
 from reverie.core.columns import (
     BlockLayout,
     ColumnSpec,
+    DeviceRing,
     RingBuffer,
     as_numpy,
     check_column_shapes,
     extend_rows,
-    flat_slots,
+    gather_device_rows,
     gather_rows,
-    mark_stream_cuts,
+    load_numbers,
     put_rows,
 )
 from reverie.core.errors import ConfigError, DataError
@@ -178,7 +179,7 @@ class Storage(ABC):
     def gather(self, handles: Tensor, length: int, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]``, as ``gather_rows``.
 
-        ``out``: earlier windows, which are overwritten; rows on a device ignore it.
+        ``out``: earlier windows, which are overwritten.
         """
 
     @abstractmethod
@@ -334,16 +335,15 @@ class MappedStorage(HostStorage):
 
 
 class DeviceStorage(Storage):
-    """Rows on ``device``. All work is queued on its current CUDA stream, so the host never waits."""
+    """Rows on ``device``, ordered by handle. All work is queued on its current CUDA stream, so the host never waits."""
 
     def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int, device: torch.device) -> None:
         """Allocate all memory."""
         super().__init__(columns, streams, capacity)
         self.nbytes: int = streams * capacity * sum(c.nbytes for c in columns.values())  # none are interleaved
-        self.device = device
         try:
-            self.columns: dict[str, Tensor] = {
-                name: torch.empty((streams, capacity, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
+            flat = {
+                name: torch.empty((capacity * streams, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
                 for name, spec in self.specs.items()
             }
         except RuntimeError:  # torch.OutOfMemoryError is one
@@ -351,7 +351,11 @@ class DeviceStorage(Storage):
                 f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, more than is free. "
                 "Lower replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
             ) from None
-        self.flat: dict[str, Tensor] = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+        self.ring: DeviceRing = DeviceRing(flat, streams)
+        self.columns: dict[str, Tensor] = {
+            name: x.view(capacity, streams, *x.shape[1:]).transpose(0, 1) for name, x in flat.items()
+        }  # [N, capacity, ...]
+        self.device: torch.device = self.ring.device  # with its number
 
     def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
@@ -366,34 +370,29 @@ class DeviceStorage(Storage):
             target.copy_(torch.from_numpy(np.array(values)))
 
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
-        return as_numpy(self.columns[name][streams, slots])
+        return as_numpy(self.columns[name][streams, slots].contiguous())
 
     def gather(self, handles: Tensor, length: int, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        slots = flat_slots(handles.numpy(), np.arange(length), self.streams, self.capacity)
-        indices = self._index(slots.ravel())
-        rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
-        mark_stream_cuts(rows)
-        return rows
+        if out is None:
+            size = len(handles), length
+            out = {name: x.new_empty(*size, *x.shape[1:]) for name, x in self.ring.columns.items()}
+        gather_device_rows(self.ring, handles, length, out)
+        return out
 
     def gather_column(self, name: str, handles: np.ndarray) -> Tensor:
-        slots = flat_slots(handles, np.arange(1), self.streams, self.capacity)
-        return self.flat[name].index_select(0, self._index(slots.ravel()))
+        return self.ring.columns[name].index_select(0, load_numbers(handles % self.ring.rows, self.device))
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. A GPU writes in any order, so only the last value of a row that occurs twice is written."""
         offsets = np.arange(offset, offset + values.shape[1])
         rows = handles[:, None] // self.streams + offsets  # [B, T']
         current = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
-        slots = flat_slots(handles, offsets, self.streams, self.capacity).ravel()[current]
-        slots, from_the_end = np.unique(slots[::-1], return_index=True)
-        chosen = self._index(current[len(current) - 1 - from_the_end])
-        column = self.flat[name]
+        index = self.ring.index(handles, offsets).ravel()[current]
+        index, from_the_end = np.unique(index[::-1], return_index=True)
+        chosen = load_numbers(current[len(current) - 1 - from_the_end], self.device)
+        column = self.ring.columns[name]
         new = values.detach().to(self.device, column.dtype).flatten(0, 1)
-        column.index_copy_(0, self._index(slots), new.index_select(0, chosen))
-
-    def _index(self, numbers: np.ndarray) -> Tensor:
-        index = torch.from_numpy(np.ascontiguousarray(numbers))
-        return (index.pin_memory() if self.device.type == "cuda" else index).to(self.device, non_blocking=True)
+        column.index_copy_(0, load_numbers(index, self.device), new.index_select(0, chosen))
 
 
 def storage_on(device: str, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> Storage:
