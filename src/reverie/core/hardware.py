@@ -163,10 +163,9 @@ def matrix_rates(device: torch.device) -> dict[str, float]:
 
 def _precisions(device: torch.device) -> list[torch.dtype]:
     if device.type == "cuda":
-        half = torch.cuda.is_bf16_supported()
-    else:
-        supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-        half = supported is not None and bool(supported())
+        return [torch.float32, *([torch.bfloat16] if torch.cuda.is_bf16_supported() else []), torch.float16]
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    half = supported is not None and bool(supported())
     return [torch.float32, torch.bfloat16] if half else [torch.float32]
 
 

@@ -17,7 +17,6 @@ from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.hardware import (
-    choose_device,
     describe_machine,
     keep_freed_memory,
     matrix_rates,
@@ -87,7 +86,7 @@ def benchmark(
 
     Sets PyTorch's number of threads, as in ``config``.
     """
-    device = torch.device(choose_device(config.device))
+    device = torch.device(config.learner_device())
     if config.threads:
         torch.set_num_threads(config.threads)
     if device.type == "cpu":

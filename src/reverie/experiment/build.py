@@ -19,7 +19,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
-from reverie.core.hardware import choose_device, keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Stateful
@@ -416,7 +416,7 @@ def _check_rollout_steps(config: ExperimentConfig, window: Window) -> None:
 
 def _set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
-    device = choose_device(config.device)
+    device = config.learner_device()
     if device == "cpu":
         keep_freed_memory()
     if config.threads:
