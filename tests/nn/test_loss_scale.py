@@ -73,6 +73,7 @@ def test_the_scale_doubles_after_many_updates_without_overflow_and_ends_where_no
         pair.step(0.1)
         used.append(float(scale.value))
     assert used == [INITIAL / 2] * (GROWTH_INTERVAL - 1) + [INITIAL] * 2
+    assert scale.streak == 1
     while scale.value >= LOWEST:
         pair.step(math.nan)
         assert pair.params[0].isfinite().all()
