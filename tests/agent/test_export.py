@@ -202,6 +202,18 @@ def test_a_policy_is_exported_in_single_precision(tmp_path):
     assert copy_to_cpu(agent).algo.cfg.precision == "float32"
 
 
+def test_an_agent_that_has_learned_in_float16_acts_in_float32_on_a_cpu(tmp_path, monkeypatch):
+    options = {"steps": 40, "run": tmp_path / "run", "device": "cpu", "console": False, "tensorboard": False}
+    options |= {"algo.precision": "float16", "algo.rollout": 16, "algo.batch_size": 8, "env.num": 1, "eval_episodes": 0}
+    with pytest.raises(ConfigError, match="precision = 'float16' on a CPU"):
+        reverie.train("ppo", env="reverie/Match-v0", **options)
+    monkeypatch.setattr(ExperimentConfig, "learner_device", lambda self: "cpu")  # as a GPU would learn
+    reverie.train("ppo", env="reverie/Match-v0", **options)
+    agent = reverie.load(tmp_path / "run", device="cpu")
+    assert agent.algo.cfg.precision == agent.config.algo.precision == "float32"
+    assert len(agent.evaluate(episodes=1).scores) == 1
+
+
 @pytest.mark.parametrize("name", ["dqn_choices", "ppo_lstm"])
 def test_masks_frames_and_normalization_are_inside(name, tmp_path):
     algo, kind = CASES[name]

@@ -15,6 +15,7 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
 from reverie.cli.bench import BenchCommand, make_request
 from reverie.core import hardware
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
@@ -153,11 +154,17 @@ def test_measuring_a_learner_of_everything() -> None:
 
 @pytest.mark.parametrize(("args", "message"), [
     (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
-    (["--precision", "float16"], "bfloat16"),
+    (["--precision", "float64"], "bfloat16"),
 ])  # fmt: skip
 def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *args]) == 2
     assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
+
+
+def test_float16_is_for_gpus() -> None:
+    config = ExperimentConfig(algo=TINY.merge({"precision": "float16"}), device="cpu")
+    with pytest.raises(ConfigError, match=r"precision = 'float16' on a CPU.*: expected a GPU\. Use bfloat16 or"):
+        bench.benchmark(config, MIXED, BOTH)
 
 
 def test_settings_are_those_that_train_would_have() -> None:

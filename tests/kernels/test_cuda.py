@@ -109,10 +109,12 @@ def test_windows_of_rows_on_the_gpu_are_learned_from_where_they_are_gathered(alg
     assert with_number(torch.device("cuda")) == CUDA  # what learners call it, and what tensors do
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "dreamer_v3"])
-def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gpu):
+@pytest.mark.parametrize(
+    ("algorithm", "precision"), [("td3", "float32"), ("td3", "float16"), ("dreamer_v3", "float32")]
+)
+def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, precision, tmp_path, gpu):
     """Rows lie in this computer's memory: batches come on a stream of their own, and what is fed back arrives late."""
-    more = {"schedule.log_every": 10**6, "eval_episodes": 0}
+    more = {"schedule.log_every": 10**6, "eval_episodes": 0, "algo.precision": precision}
     counted = []
     for steps in (60, 90):
         gpu.waits.clear()
@@ -123,6 +125,7 @@ def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gp
     grown = {place for place in counted[1] if counted[1][place] > counted[0][place]}
     assert grown  # actions are waited for, so waits are counted
     assert grown <= WAIT
+    assert gpu.replays > 0
 
 
 def replay_of(storage: Storage) -> ReplayBuffer:

@@ -56,6 +56,24 @@ def test_graphs_of_a_gpu_learn_what_updates_learn(name):
 
 
 @pytest.mark.usefixtures("plain_pytorch")
+@pytest.mark.parametrize("functions", ["compiled"])
+@pytest.mark.parametrize("name", ["td3", "ppo_mixed"])
+def test_replays_skip_the_steps_that_updates_in_float16_skip(name, functions):
+    """The scale becomes small enough after updates have been captured."""
+    eager, replayed = (build(name, precision="float16", graph=False) for _ in range(2))
+    update = CapturedTrainStep(replayed.train_step, torch.device("cpu"), tapes := Tapes(), replayed)
+    for agent, call in ((eager, eager.train_step), (replayed, update)):
+        agent.loss_scale.value.fill_(2.0**24)
+        torch.manual_seed(5)
+        for seed in range(14):
+            call(batch(agent, seed=seed))
+            agent.loss_scale.adjust()
+    assert tapes.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * (13 - WARM_UPS)
+    assert 1 < eager.loss_scale.value < 2.0 ** (24 - WARM_UPS - 1)
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("plain_pytorch")
 @pytest.mark.parametrize("functions", ["compiled", "plain"])
 @pytest.mark.parametrize("name", ["td3", "dqn"])
 def test_replays_see_statistics_that_have_moved(name, functions):

@@ -1,6 +1,7 @@
 """On-policy agents solve environments whose best returns are known: by numbers, choices and memory; and CartPole."""
 
 import pytest
+import torch
 
 import reverie
 from device_vectors import match_task
@@ -33,6 +34,14 @@ def test_cartpole_is_solved_with_its_preset(tmp_path):
     quick = {"schedule.eval_every": 2500, "stop_score": 475.0, "console": False, "tensorboard": False}
     result = reverie.train("ppo", env="CartPole-v1", run=tmp_path / "run", seed=0, **quick)
     assert result.env_steps <= 40_000
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 450
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cartpole_is_solved_in_float16(tmp_path):
+    quick = {"schedule.eval_every": 2500, "stop_score": 475.0, "console": False, "tensorboard": False}
+    quick |= {"device": "cuda", "algo.precision": "float16"}
+    result = reverie.train("ppo", env="CartPole-v1", run=tmp_path / "run", seed=0, **quick)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 450
 
 

@@ -119,7 +119,9 @@ def load(
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
                 _warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
-            learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+            device = choose_device(device)
+            config = config.for_acting_on(device)
+            learner = config.algo.build(flat.obs_spec, flat.action_spec, device, config.seed)
             checkpoints.load(path, {"algo": LearnerWeights(learner)})  # a snapshot has no optimizers
             eval_factory = eval_maker(config, factory, eval_source)
             longest = longest_episode(path)

@@ -19,7 +19,9 @@ from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
-from reverie.nn.optim import advance_schedules, lr_schedules
+from reverie.nn.adam import Adam
+from reverie.nn.loss_scale import LossScale
+from reverie.nn.optim import LaPropAGC, advance_schedules, lr_schedules
 
 TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
@@ -76,6 +78,8 @@ class Algorithm(nn.Module):
         self._two_mode_modules: tuple[nn.Module, ...] | None = None  # None: not looked for yet
         self._ramps: dict[PiecewiseLinear, list[Tensor]] = {}  # the tensors that follow each
         self._newest_batch: Batch | None = None  # one that is shared, and so has the shapes that were checked
+        self.loss_scale: LossScale | None = None
+        """The factor of all losses; None unless networks compute in float16."""
         self.position: Callable[[], int] = int
         """Returns the env steps of the run so far, which scheduled settings depend on; 0 outside a run."""
 
@@ -123,6 +127,8 @@ class Algorithm(nn.Module):
             update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
         finally:
             torch.set_flush_denormal(were_flushed)
+        if self.loss_scale is not None:
+            update = replace(update, metrics={**update.metrics, "opt/loss_scale": self.loss_scale.adjust()})
         return replace(update, metrics=_mean_metrics(update.metrics)) if is_distributed() else update
 
     def next_step(self) -> TrainStep:
@@ -168,6 +174,9 @@ class Algorithm(nn.Module):
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)
+        for optim in self.optimizers().values():
+            if isinstance(optim, Adam | LaPropAGC):
+                optim.loss_scale = self.loss_scale
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
         ramps += [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
         self._ramps = {ramp: [x for key, x in ramps if key == ramp] for ramp, _ in ramps}
@@ -250,15 +259,21 @@ class Algorithm(nn.Module):
 
     # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return ``{"model": parameters and buffers by name, "NAME_optim": moments, ..., **extra_state}``."""
+        """Return ``{"model": parameters and buffers by name, "NAME_optim": moments, ..., **extra_state}``.
+
+        In float16 with ``loss_scale``. A state of another precision can be loaded all the same.
+        """
         optims = {name: optim.state_dict() for name, optim in self.optimizers().items()}
-        return {"model": super().state_dict(), **optims, **self.extra_state()}
+        scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
+        return {"model": super().state_dict(), **optims, **scale, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
         """Restore the state that ``state_dict`` returned."""
         super().load_state_dict(state["model"])
         for name, optim in self.optimizers().items():
             optim.load_state_dict(state[name])
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state_dict(state["loss_scale"])
         self.load_extra_state(state)
 
 

@@ -207,7 +207,8 @@ class OnPolicy(ModelFree, ABC):
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch)
-        gradients = torch.autograd.grad(losses.total(), self.optim.params)
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        gradients = torch.autograd.grad(losses.total(), self.optim.params, scale)
         all_reduce_mean(gradients)
         metrics = losses.metrics | self.optim.apply(list(gradients))
         if self.novelty is not None:

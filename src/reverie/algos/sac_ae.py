@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import BoundedGaussianActor
-from reverie.nn.adam import Adam
+from reverie.nn.adam import Adam, joint_gradients
 from reverie.nn.cnn import ConvReLU, Deconvolutions
 from reverie.nn.network import FEATURES, NetworkConfig, ObsConcat
 from reverie.nn.target_network import TargetNetwork, polyak_update
@@ -130,10 +130,8 @@ class SACAE(SAC):
             metrics |= self.minimize(o.actor_loss(replace(batch, obs=detached)))
         loss = o.reconstruction_loss({key: x.flatten(0, 1) for key, x in (obs | encoded).items()})
         optims = [self.optims[name] for name in ("encoder", "decoder")]
-        parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
-        gradients = torch.autograd.grad(loss, [p for part in parts for p in part])
-        for optim, start, part in zip(optims, (0, len(parts[0])), parts, strict=True):
-            optim.apply(list(gradients[start : start + len(part)]))
+        for optim, gradients in zip(optims, joint_gradients(loss, optims), strict=True):
+            optim.apply(gradients)
         return replace(update, metrics=metrics | {"loss/reconstruction": loss.detach()})
 
 

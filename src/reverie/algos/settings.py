@@ -16,6 +16,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import LearnerConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind
+from reverie.nn.loss_scale import LossScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,9 @@ class AlgorithmConfig(LearnerConfig):
     """B, number of windows (sequences) in a batch."""
     batch_length: Annotated[int, AtLeast(2)] = 64
     """T, time steps of each window that the losses cover; context comes before them."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Dtype that networks compute in. Parameters, losses and optimizers stay float32."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Dtype that networks compute in. Parameters, losses and optimizers stay float32. float16, with a loss scale, is
+    for GPUs without bfloat16."""
     graph: bool = True
     """Record an update once and replay it, which is faster: as a CUDA graph on GPUs, where acting is recorded too; on
     CPUs as a tape (recorded calls), for model-free algorithms only. The results are the same."""
@@ -85,6 +87,8 @@ class AlgorithmConfig(LearnerConfig):
                 obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device)
             )
         if isinstance(learner, Algorithm):
+            if self.precision == "float16":
+                learner.loss_scale = LossScale(learner.device)
             learner.enter_eval_mode()
         return learner
 

@@ -33,7 +33,7 @@ class BenchCommand:
     """Preset to start from. None: the environment's preset."""
     batch: str = ""
     """Batch: windows x rows per window, such as 16x64. Empty: the preset's."""
-    precision: Literal["float32", "bfloat16"] | None = None
+    precision: Literal["float32", "bfloat16", "float16"] | None = None
     """Precision of the networks. None: the preset's."""
     envs: int | None = None
     """Number of environments stepped together. None: the preset's."""
@@ -84,11 +84,10 @@ def make_request(options: BenchCommand) -> Request:
 
 def _run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Run the benchmark that ``options`` ask for."""
-    from reverie.core.hardware import choose_device
     from reverie.envs.slot_vector_env import make_vector_env
     from reverie.experiment import bench
 
-    print_kernel_problem(choose_device(config.device))
+    print_kernel_problem(config.learner_device())
     env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)

@@ -34,8 +34,7 @@ def choose_device(name: str) -> str:
 
 
 def set_up_pytorch(device: str, threads: int, cudnn_benchmark: bool) -> str:
-    """Set PyTorch's number of CPU threads, unless 0, and how cuDNN chooses; return ``choose_device(device)``."""
-    device = choose_device(device)
+    """Set PyTorch's number of CPU threads, unless 0, and how cuDNN chooses; return ``device``."""
     if device == "cpu":
         keep_freed_memory()
     if threads:
@@ -179,10 +178,9 @@ def matrix_rates(device: torch.device) -> dict[str, float]:
 
 def _precisions(device: torch.device) -> list[torch.dtype]:
     if device.type == "cuda":
-        half = torch.cuda.is_bf16_supported()
-    else:
-        supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-        half = supported is not None and bool(supported())
+        return [torch.float32, *([torch.bfloat16] if torch.cuda.is_bf16_supported() else []), torch.float16]
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    half = supported is not None and bool(supported())
     return [torch.float32, torch.bfloat16] if half else [torch.float32]
 
 

@@ -83,7 +83,7 @@ class ActorWorker:
     def __init__(self, work: ActorTask, port: ActorConnection, board: WeightBoard) -> None:
         """Make the environments and the policy."""
         log_warnings_as(f"actor {work.number}")
-        config, seeds = work.config, derived_seeds(work.seed)
+        config, seeds = work.config.for_acting_on("cpu"), derived_seeds(work.seed)
         seed_everything(seeds["global"])
         self.port = port
         self.board = board

@@ -80,7 +80,7 @@ def benchmark(
 
     Sets PyTorch's number of threads, and how cuDNN chooses, as in ``config``.
     """
-    device = torch.device(set_up_pytorch(config.device, config.threads, config.cudnn_benchmark))
+    device = torch.device(set_up_pytorch(config.learner_device(), config.threads, config.cudnn_benchmark))
     speed = _measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
     return Report(
         speed=speed,

@@ -416,7 +416,7 @@ def _check_rollout_steps(config: ExperimentConfig, window: Window) -> None:
 
 def _set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set up PyTorch and seed the global generators; return the device and the seeds of a run."""
-    device = set_up_pytorch(config.device, config.threads, config.cudnn_benchmark)
+    device = set_up_pytorch(config.learner_device(), config.threads, config.cudnn_benchmark)
     seeds = derived_seeds(config.seed, start, rank)
     seed_everything(seeds["global"])
     return device, seeds

@@ -15,7 +15,7 @@ from reverie.algos.table import algorithm_name
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.hardware import check_device_name
+from reverie.core.hardware import check_device_name, choose_device
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.in_memory import OBJECT, data_path, split_paths
@@ -295,6 +295,20 @@ class ExperimentConfig(Config):
     def first_update_step(self, window: Window) -> int:
         """Return the env step with ``learning_starts`` windows, if no episode is shorter than a window."""
         return self.learning_starts + (window.rows - window.num_free_rows - 1) * self.env.num
+
+    def learner_device(self) -> str:
+        """Return the device of the learner: see :func:`choose_device`. Raise ConfigError if it cannot learn there."""
+        device = choose_device(self.device)
+        if device == "cpu" and self.algo.precision == "float16":
+            raise ConfigError(
+                "algo.precision = 'float16' on a CPU, which is slow in it: expected a GPU. Use bfloat16 or float32."
+            )
+        return device
+
+    def for_acting_on(self, device: str) -> ExperimentConfig:
+        """Return the settings of an agent on ``device``: on CPUs, which are slow in float16, it acts in float32."""
+        is_slow = device == "cpu" and self.algo.precision == "float16"
+        return self.merge({"algo.precision": "float32"}) if is_slow else self
 
     def validate(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows it needs; return the config with experience and absolute paths."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from reverie.core.collectives import all_reduce_mean, is_distributed
 from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
+from reverie.nn.loss_scale import LossScale
 from reverie.nn.optim import LaPropAGC, Tensors, clip_grad_norm, load_moments, lr_or_tensor, trainable
 
 
@@ -56,7 +59,7 @@ class GlobalAdam(LaPropAGC):
     """
 
     @torch.no_grad()
-    def apply(self, grads: Tensors) -> Metrics:
+    def _update(self, grads: Tensors) -> Metrics:
         c, torchs = self.cfg, self.cfg.implementation == "torch"
         flat, norm = clip_grad_norm(grads, c.max_grad_norm)
         if c.weight_decay:
@@ -92,6 +95,9 @@ class AdamSettings(NamedTuple):
 
 class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
+
+    loss_scale: LossScale | None = None
+    """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
@@ -129,18 +135,23 @@ class Adam:
     def gradient(self, loss: Tensor) -> Tensors:
         """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen.
 
-        Parameters frozen by ``requires_grad_(False)``, and their moments, do not change.
+        With a loss scale, it is multiplied by that. Parameters frozen by ``requires_grad_(False)``, and their moments,
+        do not change.
         """
-        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad], scale))
 
     @torch.no_grad()
-    def apply(self, grads: Tensors, *, are_means: bool = False) -> None:
-        """Update the parameters that are not frozen with these gradients, averaged over several learners.
+    def apply(self, grads: Tensors, *, are_final: bool = False) -> None:
+        """Update the parameters that are not frozen with the gradients of :meth:`gradient`.
 
-        ``are_means``: they are averaged already.
+        They are averaged over several learners and divided by the loss scale. ``are_final``: both is done.
         """
-        if is_distributed() and not are_means:
+        if is_distributed() and not are_final:
             all_reduce_mean(grads)
+        if self.loss_scale is not None and not are_final:
+            self.loss_scale.step_if_finite(functools.partial(self.apply, are_final=True), grads, self.tensors())
+            return
         if self.max_grad_norm:
             grads, _ = clip_by_norm(grads, self.max_grad_norm)
         if self.weight_decay:
@@ -161,6 +172,10 @@ class Adam:
             for tensor in (*self.mean, *self.square, self.updates):
                 tensor.zero_()
 
+    def tensors(self) -> Tensors:
+        """Return all tensors that an update changes."""
+        return [*self.params, *self.mean, *self.square, self.updates]
+
     def state_dict(self) -> State:
         """Return the moments, in the order of the parameters, and the number of updates."""
         moments = {"mean": self.mean, "square": self.square}
@@ -176,14 +191,28 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
 
     Return the norm before clipping, ``[]``.
     """
+    parts = joint_gradients(loss, optims)
+    all_grads = list(itertools.chain(*parts))
+    all_reduce_mean(all_grads)
+
+    def update(grads: Tensors) -> Tensor:
+        grads, norm = clip_by_norm(grads, limit)
+        for optim, part in zip(optims, parts, strict=True):
+            optim.apply(grads[: len(part)], are_final=True)
+            grads = grads[len(part) :]
+        return norm
+
+    if (scale := optims[0].loss_scale) is None:
+        return update(all_grads)
+    return scale.step_if_finite(update, all_grads, [x for optim in optims for x in optim.tensors()])
+
+
+def joint_gradients(loss: Tensor, optims: Sequence[Adam]) -> list[Tensors]:
+    """Return the gradients of ``loss`` for each of several optimizers of a learner: see :meth:`Adam.gradient`."""
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
-    grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
-    all_reduce_mean(grads)
-    grads, norm = clip_by_norm(grads, limit)
-    for optim, part in zip(optims, parts, strict=True):
-        optim.apply(grads[: len(part)], are_means=True)
-        grads = grads[len(part) :]
-    return norm
+    scale = None if optims[0].loss_scale is None else optims[0].loss_scale.value
+    grads = iter(torch.autograd.grad(loss, list(itertools.chain(*parts)), scale))
+    return [list(itertools.islice(grads, len(part))) for part in parts]
 
 
 @accelerated

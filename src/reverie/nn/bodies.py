@@ -173,8 +173,8 @@ class Hypersphere(Simba):
 
 
 def _to_unit(x: Tensor) -> Tensor:
-    """Return ``x`` ``[..., width]`` divided by its Euclidean norm."""
-    return F.normalize(x, dim=-1, eps=1e-8)
+    """Return ``x`` ``[..., width]`` divided by its Euclidean norm; zeros, which have no direction, stay zeros."""
+    return F.normalize(x, dim=-1, eps=max(1e-8, torch.finfo(x.dtype).tiny))  # in float16, 1e-8 is 0
 
 
 class SphericalLinear(nn.Module):

@@ -19,6 +19,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
+from reverie.nn.loss_scale import LossScale
 
 Tensors = list[Tensor]
 
@@ -150,6 +151,8 @@ class LaPropAGC:
 
     warmup_start: ClassVar[int] = 0
     """The learning rate of the first update is lr times this over ``warmup``."""
+    loss_scale: LossScale | None = None
+    """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
         self.cfg = cfg
@@ -179,13 +182,14 @@ class LaPropAGC:
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
-        With several learners, it is the mean of their gradients.
+        With several learners, it is the mean of their gradients; with a loss scale, it is multiplied by that.
         """
         for p in self.params:
             p.grad = None
         # An actor's loss may also depend on the world model, which has its own optimizer.
         inputs = [p for p in self.params if p.requires_grad]
-        loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        loss.backward(scale, inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
             without = [list(p.shape) for p in self.params if p.grad is None]
@@ -196,9 +200,14 @@ class LaPropAGC:
         all_reduce_mean(grads)
         return grads
 
-    @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
-        """Clip the gradients and update the parameters. Return metrics as scalars on the device."""
+        """Clip the gradients of :meth:`gradients` and update the parameters. Return metrics, scalars on the device."""
+        if self.loss_scale is None:
+            return self._update(grads)
+        return self.loss_scale.step_if_finite(self._update, grads, self.tensors())
+
+    @torch.no_grad()
+    def _update(self, grads: Tensors) -> Metrics:
         c, root = self.cfg, self.count**0.5
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
@@ -240,6 +249,10 @@ class LaPropAGC:
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
+
+    def tensors(self) -> Tensors:
+        """Return all tensors that an update changes."""
+        return [*self.params, *(x for name, x in self.state_dict().items() if name != "shapes")]
 
     def state_dict(self) -> State:
         """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
@@ -322,7 +335,7 @@ class GlobalRMSprop(LaPropAGC):
         return {name: x for name, x in super().state_dict().items() if name != "momentum"}
 
     @torch.no_grad()
-    def apply(self, grads: Tensors) -> Metrics:
+    def _update(self, grads: Tensors) -> Metrics:
         c = self.cfg
         flat, norm = clip_grad_norm(grads, c.max_grad_norm)
         self.updates.add_(1)
