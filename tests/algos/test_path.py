@@ -5,15 +5,17 @@ import sys
 from pathlib import Path
 
 WALK = """
-import sys, torch
+import os, sys, torch
 sys.path.insert(0, sys.argv[1])
+import reverie
 from speed_pairs import learner_and_batch
+library = os.path.dirname(reverie.__file__) + os.sep
 functions, depth, deepest = set(), 0, 0
 
 def follow(frame, event, arg):
     global depth, deepest
     code = frame.f_code
-    if "/reverie/" in code.co_filename and not code.co_name.startswith("<"):
+    if code.co_filename.startswith(library) and not code.co_name.startswith("<"):
         depth += {"call": 1, "return": -1}.get(event, 0)
         deepest = max(deepest, depth)
         functions.add((code.co_filename, code.co_qualname))

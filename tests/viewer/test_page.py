@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import math
 import re
 import shutil
 import socket
@@ -15,6 +16,7 @@ from test_server import TOKEN, served
 
 from browser import launched_browser, playwright, violations
 from reverie.log.jsonl import FINAL
+from reverie.viewer import runs
 from reverie.viewer.launch import view
 
 expect = playwright.expect
@@ -341,10 +343,10 @@ def test_files_to_share(page, site, browser, tmp_path):
     assert not wrong
 
 
-def test_the_table_of_runs(page, site, folder):
+def test_the_table_of_runs(page, site, folder, monkeypatch):
+    monkeypatch.setattr(runs, "LIVE_SECONDS", math.inf)
     metrics, lines = folder / "dqn/metrics.jsonl", page.locator("#table > .scroll tbody tr")
     before = metrics.read_bytes()
-    metrics.touch()  # it has just ended
     page.add_init_script(QUICK)
     page.goto(site)
     expect(lines.filter(has_text="dqn")).not_to_contain_text("training now")

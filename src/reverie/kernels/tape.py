@@ -16,6 +16,7 @@ import ctypes
 import functools
 import itertools
 import math
+import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -320,11 +321,14 @@ def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
     return ""
 
 
+TORCH_FOLDER = f"{os.path.dirname(torch.__file__)}{os.sep}"
+
+
 def _location() -> str:
     """Return the file and line outside of PyTorch that made the call."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_code.co_filename == __file__ or f"{torch.__name__}/" in frame.f_code.co_filename
+        frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(TORCH_FOLDER)
     ):
         frame = frame.f_back
     return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
