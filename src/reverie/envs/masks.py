@@ -81,6 +81,16 @@ def read_mask(
         raise
 
 
+def refuse_info_mask(info: Any) -> None:
+    """Raise EnvError if the ``info`` of a vector, a dictionary or a list of them, has a mask that no space declares."""
+    if any(mask_in(part) is not None for part in ([info] if isinstance(info, Mapping) else info)):
+        raise EnvError(
+            f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single environments. "
+            f"Return it as the observation {MASK_KEY}, train in single environments, or ignore it with "
+            f"env.exclude_keys = {MASK_KEY}"
+        )
+
+
 def mask_in(info: Any) -> Any:
     """Return the mask in an observation or an info; None if there is none."""
     return info.get(MASK_KEY) if isinstance(info, Mapping) else None
