@@ -151,9 +151,9 @@ def test_the_last_row_of_a_reset_in_the_same_step_is_the_final_observation(facto
     env = make_vector_env(config, seed=0, factory=factory)
     got = rows(env, 8, UP.expand(2, 2))
     env.close()
-    assert got["count"][..., 0].T.tolist() == [[0, 1, 2, 0, 2, 0, 2, 0], [0, 1, 2, 3, 4, 0, 2, 3]]
+    assert got["count"][..., 0].T.tolist() == [[0, 1, 2, 1, 2, 1, 2, 1], [0, 1, 2, 3, 4, 1, 2, 3]]
     assert torch.equal(got["pair/0"], -got["count"])
-    assert got["reward"].T.tolist() == [[0, 1, 2, 0, 3, 0, 3, 0], [0, 1, 2, 3, 4, 0, 3, 3]]
+    assert got["reward"].T.tolist() == [[0, 1, 2, 0, 2, 0, 2, 0], [0, 1, 2, 3, 4, 0, 2, 3]]
     ends = [[0, 0, 1, 0, 1, 0, 1, 0], [0, 0, 0, 0, 1, 0, 0, 0]]
     assert got["is_last"].T.int().tolist() == got["is_terminal"].T.int().tolist() == ends
     assert got["is_first"].T.int().tolist() == [[1, 0, 0, 1, 0, 1, 0, 1], [1, 0, 0, 0, 0, 1, 0, 0]]

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from safetensors.torch import load_file
 
 import reverie
-from device_vectors import TorchCycle
+from device_vectors import SPACE, TorchCycle
 from dreamer_configs import TINY
 from fake_cuda import CUDA, FakeCuda, fake_cuda
 from reverie.core.columns import ColumnSpec
 from reverie.core.hardware import with_number
 from reverie.core.tree import flatten_named
 from reverie.core.types import Window
+from reverie.envs.config import EnvConfig
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource, prefetch
@@ -186,6 +189,40 @@ def test_environments_on_the_device_are_waited_for_once_for_each_rollout(own, tm
     assert max(gpu.waits.values()) < 16 * rollouts  # nothing in each turn
 
 
+class MaskedThere(CycleThere):
+    """The same, with masks, and resets in the step that ends an episode."""
+
+    single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(2))
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.mode, self.metadata = AutoresetMode.SAME_STEP, {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def _masked(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"observation": obs, "action_mask": torch.ones(self.num_envs, 2, dtype=torch.int8, device=CUDA)}
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return self._masked(obs), info
+
+    def step(self, action: torch.Tensor) -> Any:
+        obs, *values, info = super().step(action)
+        final = {"final_obs": self._masked(info["final_obs"].to(CUDA, non_blocking=True))} if info else {}
+        return self._masked(obs), *values, final
+
+
+def test_rules_of_masks_and_hidden_steps_wait_for_nothing_in_a_turn(gpu):
+    env = make_vector_env(EnvConfig(num=8, vectorization="native"), seed=0, factory=MaskedThere)
+    env.reset()
+    gpu.waits.clear()
+    for _ in range(40):
+        step = env.step(torch.zeros(8, 2, device=CUDA))
+    assert not gpu.waits
+    env.check()
+    assert gpu.waits.total() == 4  # the flags of all rules, lost observations, and the ranges of two observations
+    assert step.obs["action_mask"].all()
+
+
 class Kept(TurnCollector):
     newest: Any = None
 
@@ -232,5 +269,9 @@ def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turn
     schedules = [x.sum() for key, x in flatten_named(Kept.newest.state).items() if key.endswith("steps")]
     assert all(950 < steps <= 1008 for steps in schedules)  # of the exploration
     assert len(schedules) == (name in ("dqn", "td3"))
-    counts = {"run/collect.py:_count_rollout": 3, "envs/torch_vector.py:check": 3}  # of about 82 more turns
+    places = (
+        "run/collect.py:_count_rollout", "envs/device_vector_env.py:check", "envs/torch_vector.py:check",
+        "envs/tensor_codec.py:__call__",
+    )  # fmt: skip
+    counts = dict.fromkeys(places, 3)  # of about 82 more turns
     assert {place: after[place] - before[place] for place in after if after[place] != before[place]} == counts

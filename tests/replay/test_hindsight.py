@@ -127,6 +127,31 @@ def test_windows_are_relabeled_as_defined(strategy, kind, length, context, cross
     assert abs(relabeled - 0.7 * possible) < 4 * np.sqrt(0.21 * possible)
 
 
+def test_an_end_whose_mask_is_unknown_keeps_its_goal():
+    """All classes are legal in a terminal row whose mask is unknown: learners would bootstrap from illegal ones."""
+    mask = ObsPart(kind="mask", shape=(1,), dtype="bool")
+    columns = row_columns({"achieved_goal": GOAL, "desired_goal": GOAL, "action_mask": mask}, ACTION, {})
+    for is_known in (False, True):
+        window = Window(batch=200, length=2)
+        storage = HostStorage(columns, 1, CAPACITY)
+        replay = ReplayBuffer(storage, window, seed=0, config=CONFIG)
+        replay.goals = GoalRelabeler(storage, window, Episode(share=1.0), goal_fn, 0)
+        for t in range(30):
+            row, goal = t % 5, torch.tensor([[0.0, 4.0]])  # each episode ends at its goal
+            achieved = torch.tensor([[0.0, row]])
+            obs = {"achieved_goal": achieved, "desired_goal": goal, "action_mask": torch.tensor([[not is_known]])}
+            flags = {"is_first": row == 0, "is_last": row == 4, "is_terminal": row == 4}
+            reward = reward_of(achieved, goal) * (row > 0)
+            step = Step(obs=obs, reward=reward, **{name: torch.tensor([x]) for name, x in flags.items()})
+            replay.add(step, torch.zeros(1, 1), {})
+        batch = replay.sample()
+        ends, goals = batch.obs["achieved_goal"][:, 1, 1] == 4, batch.obs["desired_goal"][:, 1, 1]
+        assert (goals[~ends] != 4).any()
+        assert (goals[ends] != 4).any() == is_known
+        assert torch.equal(batch.is_terminal[:, 1], batch.obs["achieved_goal"][:, 1, 1] == goals)
+        torch.testing.assert_close(batch.reward[:, 1], batch.obs["achieved_goal"][:, 1, 1] - 100 * goals)
+
+
 def test_every_later_row_is_equally_likely():
     replay = filled(Future(share=1.0), Window(batch=20_000, length=2))
     batch = replay.sample()

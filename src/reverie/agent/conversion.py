@@ -123,14 +123,17 @@ class ObsConverter:
             return obs
         return {"image": last_frame(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
-    def read_mask(self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Any:
+    def read_mask(
+        self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any], terminated: bool = False, truncated: bool = False
+    ) -> Any:
         """Return the action mask that ``env`` provided with its latest observation; None if there is none."""
-        return None if self._mask_wrapper is None else read_mask(env, self._mask_wrapper.source, info)
+        source = None if self._mask_wrapper is None else self._mask_wrapper.source
+        return None if source is None else read_mask(env, source, info, terminated, truncated)
 
-    def to_learner_obs(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> Any:
+    def to_learner_obs(self, obs: Any, mask: Any = None, terminal: bool = False, count: int | None = None) -> Any:
         """Return the observation that a training environment yields for ``obs``.
 
-        ``mask``: its action mask. ``last``: whether it ends an episode. ``count``: number of observations in a batch,
+        ``mask``: its action mask, which a ``terminal`` row can lack. ``count``: number of observations in a batch,
         with one mask each.
         """
         for wrapper in self._wrappers:
@@ -138,14 +141,14 @@ class ObsConverter:
         if self._mask_wrapper is None:
             return obs
         has_mask = mask is not None and (count is None or not any(entry is None for entry in mask))
-        if not has_mask and self._mask_wrapper.source != "observation" and not last:
+        if not has_mask and self._mask_wrapper.source != "observation" and not terminal:
             source_text = "its info" if self._mask_wrapper.source == "info" else "action_masks()"
             raise DataError(
                 f"this agent needs an action mask: pass action_mask, which the environment provides in {source_text}."
             )
         if count is not None and mask is not None and len(mask) != count:
             raise DataError(f"got {len(mask)} action masks for {count} observations: pass one mask per observation.")
-        return self._mask_wrapper.observation(obs, mask, last, count)
+        return self._mask_wrapper.observation(obs, mask, terminal, count)
 
     def reduced_view(self) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
         """Return :attr:`learner_space` with images after ``env.resize`` and ``env.grayscale``.
@@ -192,10 +195,10 @@ class ObsConverter:
         return count_obs(self.space, obs), obs
 
     def __call__(
-        self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
+        self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, terminal: bool = False
     ) -> FlatObs:
-        """Convert one observation to flat arrays; ``mask`` and ``last`` as in :meth:`to_learner_obs`."""
-        flat = self._flat(obs, mask, last)
+        """Convert one observation to flat arrays; ``mask`` and ``terminal`` as in :meth:`to_learner_obs`."""
+        flat = self._flat(obs, mask, terminal)
         return flat if stack is None else stack(flat, first)
 
     def batch(
@@ -218,12 +221,12 @@ class ObsConverter:
         calls = zip(stacks, per_env, first, strict=True)
         return _stacked([{k: x.copy() for k, x in stack(obs, start).items()} for stack, obs, start in calls if stack])
 
-    def _flat(self, obs: Any, mask: Any, last: bool = False, count: int | None = None) -> FlatObs:
+    def _flat(self, obs: Any, mask: Any, terminal: bool = False, count: int | None = None) -> FlatObs:
         """Convert one observation, or ``count`` of them, to flat arrays before frames are stacked."""
         flat: FlatObs = {}
         lead = () if count is None else (count,)
         if self._codec is not None:
-            env_obs = self.to_learner_obs(obs["observation"] if self._uses_render else obs, mask, last, count)
+            env_obs = self.to_learner_obs(obs["observation"] if self._uses_render else obs, mask, terminal, count)
             missing = self._codec.missing(env_obs)
             if needed := [key for key in missing if key not in self._unread]:
                 read = ", ".join(repr(key) for key in self._codec.spec if key not in self._unread)

@@ -247,14 +247,14 @@ def record_episode(
             state = agent.override(state, action)
         action_list.append(deepcopy(action))
         obs, reward, terminated, truncated, info = checked_step(env, action)
-        mask = agent.observer.read_mask(env, info)
-        latest = to_learner_obs(obs, mask, terminated or truncated)
+        mask = agent.observer.read_mask(env, info, terminated, truncated)
+        latest = to_learner_obs(obs, mask, terminated)
         obs_list.append(deepcopy(view.convert(latest)))
         rewards.append(reward)
         terminations.append(terminated)
         has_ended = terminated or truncated or len(rewards) == max_steps
     end = agent.observer.raw_input(env, obs)
-    agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
+    agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated)  # checks it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, if the environment sets both
     episode = {

@@ -73,19 +73,20 @@ def _flags(values: np.ndarray, owner: str) -> np.ndarray:
 
 
 def ensure_legal_choice(
-    mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None
+    mask: np.ndarray, spec: ActionSpec, terminal: np.ndarray | bool, first: int | None = None
 ) -> np.ndarray:
-    """Return masks ``[..., A]`` in which each choice has a legal class: without one in a ``last`` row, all are legal.
+    """Return masks ``[..., A]`` in which each choice has a legal class: without one in a ``terminal`` row, all are.
 
-    DataError if there is none in another row. ``first``: number of the first row; None: there is only one row.
+    DataError if there is none in another row, such as a truncated one, from which learners bootstrap. ``first``: number
+    of the first row; None: there is only one row.
     """
     for key, cut in spec.categorical_slices():
         none = ~mask[..., cut].any(-1)
         if none.any():
-            if (wrong := none & ~np.asarray(last)).any():
+            if (wrong := none & ~np.asarray(terminal)).any():
                 problem = (
-                    f"leaves no legal action (part '{key}'), but the episode continues: expected at least one legal "
-                    f"action, or the end of the episode. {EXCLUDE_ADVICE}"
+                    f"leaves no legal action (part '{key}'), but the row is not terminal: expected at least one legal "
+                    f"action, also at time limits, where learners bootstrap. {EXCLUDE_ADVICE}"
                 )
                 if first is None:
                     raise DataError(f"the {MASK_KEY} {problem}")

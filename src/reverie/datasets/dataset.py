@@ -234,7 +234,7 @@ class RecordedEpisodes:
                 self.reader.note_large(name, part[name], leaf.space)
             rows = {**self.obs.encode(part, first), "action": self.actions.flatten(part, first)}
             if (name := f"obs/{MASK_KEY}") in rows:
-                rows[name] = ensure_legal_choice(rows[name], self.action_spec, part["is_last"], first)
+                rows[name] = ensure_legal_choice(rows[name], self.action_spec, part["is_terminal"], first)
                 check_action_legal(rows[name], rows["action"], part["is_last"], self.action_spec, first)
         rows = self.images(rows, "obs/")
         reward = part["reward"].astype(np.float32, copy=False)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, format_error
-from reverie.core.masks import check_mask_shape
+from reverie.core.errors import ActionError, ConfigError, DataError, EnvError, ReverieError, format_error
+from reverie.core.masks import check_mask_shape, ensure_legal_choice
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
@@ -21,8 +21,9 @@ from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
+from reverie.envs.masks import has_choices, refuse_info_mask
 from reverie.envs.suites import RANDOM_START, package_versions
-from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
+from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 
 UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
@@ -33,11 +34,14 @@ class DeviceVectorEnv:
     """The rows of a ``TensorVector``; satisfies ``core.protocols.Env`` and ``DeviceEnv``.
 
     Rows are as in ``SlotVectorEnv``, on ``device``, and read only. Nothing is read from the device, so that values are
-    checked only by :meth:`check`: collectors call it once for each rollout.
+    checked only by :meth:`check`: collectors call it once for each rollout. The rules are those of arrays.
     """
 
-    def __init__(self, vector: TensorVector, config: EnvConfig, seed: int) -> None:
-        """Raise ConfigError if ``config`` has settings that need single environments."""
+    def __init__(self, vector: TensorVector, config: EnvConfig, seed: int, warns: bool = True) -> None:
+        """``warns``: warn about observations outside of their space, which are used unchanged.
+
+        Raises ConfigError if ``config`` has settings that need single environments.
+        """
         _check_device_settings(config)
         self.vector = vector
         self._seed: int | None = seed
@@ -50,11 +54,17 @@ class DeviceVectorEnv:
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
-        self._encode = TensorObsCodec(codec, self.device, config.channel_axis)
+        self._range_check = ObsRangeCheck(codec, warns)
+        self._encode = TensorObsCodec(codec, self.device, config.channel_axis, self._range_check.add)
         self._decode = action_decoder(vector.action_space, self.device)
         self._shown: Step | None = None
         self._answer: Step | None = None
         self._must_reset = False
+        has_no_mask = MASK_KEY not in self.obs_spec and config.uses_key(MASK_KEY)
+        self._refuses_masks = has_no_mask and has_choices(vector.action_space)
+        self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
+        self._hidden_masks: Tensor | None = None
+        self._restart_checks()
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
         self.exact_rewards: np.ndarray = np.zeros(0)
@@ -68,7 +78,10 @@ class DeviceVectorEnv:
         return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``; that of an ``is_last`` row is ignored, and zeros are taken instead."""
+        """Take ``action`` ``[N, A]``.
+
+        That of an ``is_last`` row is ignored: zeros are taken, or the first legal classes, if the step is hidden.
+        """
         if action.shape != (self.num_envs, self.action_spec.width):
             expected = f"[N, A] = {[self.num_envs, self.action_spec.width]}"
             raise DataError(f"the action has shape {list(action.shape)}: expected {expected}.")
@@ -76,6 +89,10 @@ class DeviceVectorEnv:
             return self.reset()
         first = self._shown.is_last
         flat = action.detach().to(self.device, torch.float32).masked_fill(first.unsqueeze(1), 0.0)
+        self._finite_actions.add_(flat, alpha=0)
+        if self._hidden_masks is not None:
+            for cut in self._choices:
+                flat[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), flat[:, cut])
         return self._show(self._call(self.vector.step, self._decode(flat)), first)
 
     def send(self, action: Tensor) -> None:
@@ -88,6 +105,8 @@ class DeviceVectorEnv:
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
         self._check_rows(rows)
+        if self._refuses_masks:
+            refuse_info_mask(rows.info)
         obs, reward = self._encode(rows.obs, self.num_envs), rows.reward.float()
         before, self.success = self._shown, rows.success
         if before is not None:
@@ -99,15 +118,18 @@ class DeviceVectorEnv:
                     "Return new tensors from step(), such as obs.clone()."
                 )
         if MASK_KEY in obs:
-            obs[MASK_KEY] = self._with_choice(obs[MASK_KEY])
+            obs[MASK_KEY] = self._with_choice(obs[MASK_KEY], rows.terminal)
+            self._hidden_masks = None if rows.hidden_masks is None else (rows.hidden_masks != 0).flatten(1).float()
         self._shown = Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
         return self._shown
 
-    def _with_choice(self, mask: Tensor) -> Tensor:
-        """Return the mask ``[N, A]`` with all classes legal in choices that have none, as at the end of an episode."""
+    def _with_choice(self, mask: Tensor, terminal: Tensor) -> Tensor:
+        """Return the mask ``[N, A]`` with all classes legal in choices that have none, as terminal rows may show."""
         out = mask.clone()
-        for _, cut in self.action_spec.categorical_slices():
-            out[:, cut] |= ~mask[:, cut].any(1, keepdim=True)
+        for cut in self._choices:
+            has_choice = mask[:, cut].any(1)
+            out[:, cut] |= ~has_choice.unsqueeze(1)
+            self._legal_choices[cut] &= (has_choice | terminal).all()
         return out
 
     def _check_rows(self, rows: TensorRows) -> None:
@@ -121,11 +143,26 @@ class DeviceVectorEnv:
                     f"{self.device}."
                 )
 
+    def _restart_checks(self) -> None:
+        shape = self.num_envs, self.action_spec.width
+        self._finite_actions = torch.zeros(shape, device=self.device)  # NaN, where an action was not finite
+        self._legal_choices = torch.ones(shape[1], dtype=torch.bool, device=self.device)  # [A]
+
     def check(self) -> None:
-        """Raise the vector's errors that are known only on the device, for which this waits."""
+        """Raise the errors that are known only on the device, for which this waits.
+
+        ActionError: an action was not finite; DataError: an observation does not fit its space; the vector's errors.
+        """
+        flags = torch.cat([self._finite_actions.isfinite().all(1), self._legal_choices]).numpy(force=True)
+        finite, legal = flags[: self.num_envs], flags[self.num_envs :]
+        self._restart_checks()
+        if not finite.all():
+            raise ActionError(f"the action for environment {int(finite.argmin())} is not finite: expected numbers.")
         check: Callable[[], None] | None = getattr(self.vector, "check", None)
         if check is not None:
             check()
+        ensure_legal_choice(legal, self.action_spec, terminal=False)
+        self._range_check()
 
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method of the vector; its exceptions become EnvErrors."""

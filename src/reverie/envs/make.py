@@ -101,7 +101,7 @@ class NoEnvironmentError(EnvError):
 
 
 class ChangedError(EnvError):
-    """The environment differs from when it was made: a restart would not help."""
+    """The environment differs from when it was made, or fails in each episode: a restart would not help."""
 
 
 class SpacesOnlyEnv(gymnasium.Env[Any, Any]):

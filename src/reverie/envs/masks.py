@@ -12,13 +12,13 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import StickyAction
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import DataError, EnvError, format_error
 from reverie.core.masks import MaskCodec, ensure_legal_choice
 from reverie.core.obs_codec import default_key
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import Space, iter_leaves
 from reverie.core.specs import MASK_KEY
-from reverie.envs.make import Env, SpacesOnlyEnv
+from reverie.envs.make import ChangedError, Env, SpacesOnlyEnv
 from reverie.envs.wrappers import ActionRepeat, Reset, Stepped, checked_reset, checked_step, wrapper_stack
 
 MASK_METHOD = "action_masks"
@@ -58,9 +58,37 @@ def has_choices(space: Space) -> bool:
     return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
 
 
-def read_mask(env: Env, source: MaskSource, info: Mapping[str, Any]) -> Any:
-    """Return the action mask of ``env`` for its latest observation; None if there is none."""
-    return env.get_wrapper_attr(MASK_METHOD)() if source == "method" else mask_in(info)
+def read_mask(
+    env: Env, source: MaskSource, info: Mapping[str, Any], terminated: bool = False, truncated: bool = False
+) -> Any:
+    """Return the action mask of ``env`` for its latest observation; None if there is none.
+
+    The method of a game that is over may raise an error: there is no mask of a terminal row. ChangedError in a row that
+    is only truncated, from whose legal actions learners bootstrap.
+    """
+    if source != "method":
+        return mask_in(info)
+    try:
+        return env.get_wrapper_attr(MASK_METHOD)()
+    except Exception as error:
+        if terminated:
+            return None
+        if truncated:
+            raise ChangedError(
+                f"{MASK_METHOD}() failed in a truncated row with {format_error(error)}. Learners bootstrap from this "
+                "row, so it needs its mask. Return it there, too, or terminated = True where the game is over"
+            ) from error
+        raise
+
+
+def refuse_info_mask(info: Any) -> None:
+    """Raise EnvError if the ``info`` of a vector, a dictionary or a list of them, has a mask that no space declares."""
+    if any(mask_in(part) is not None for part in ([info] if isinstance(info, Mapping) else info)):
+        raise EnvError(
+            f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single environments. "
+            f"Return it as the observation {MASK_KEY}, train in single environments, or ignore it with "
+            f"env.exclude_keys = {MASK_KEY}"
+        )
 
 
 def mask_in(info: Any) -> Any:
@@ -100,27 +128,28 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def step(self, action: Any) -> Stepped:
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
-        is_last = terminated or truncated  # where the method of a game that is over may raise
-        mask = None if is_last and self.source == "method" else read_mask(self.env, self.source, info)
-        masked_obs = self.observation(obs, mask, is_last)
-        return masked_obs, reward, terminated, truncated, info
+        mask = read_mask(self.env, self.source, info, terminated, truncated)
+        return self.observation(obs, mask, terminated), reward, terminated, truncated, info
 
-    def observation(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> dict[str, Any]:
-        """Return ``obs`` with its mask. ``mask``: the mask from the info or the method. ``last``: the episode is over.
+    def observation(
+        self, obs: Any, mask: Any = None, terminal: bool = False, count: int | None = None
+    ) -> dict[str, Any]:
+        """Return ``obs`` with its mask. ``mask``: the mask from the info or the method.
 
-        ``count``: the number of observations and masks of a vector environment.
+        ``terminal``: without a mask, or a legal action, all actions are legal. ``count``: the number of observations
+        and masks of a vector environment.
         """
         raw_mask = mask_in(obs) if self.source == "observation" else mask
-        if raw_mask is None and not last:
+        if raw_mask is None and not terminal:
             reason = f"although the environment provided it in its {self.source} earlier"
-            raise DataError(f"{MASK_KEY} is missing, {reason}. Provide it in every step")
+            raise DataError(f"{MASK_KEY} is missing, {reason}. Provide it in every step, also at time limits")
         if count is not None:
             if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
                 raw_mask = iterate(batch_space(self.env.observation_space[MASK_KEY], count), raw_mask)  # type: ignore[index]  # a Dict
-            legal = ensure_legal_choice(self._codec.batch(raw_mask), self._codec.spec, last, first=0)
+            legal = ensure_legal_choice(self._codec.batch(raw_mask), self._codec.spec, terminal, first=0)
         else:
             legal = np.ones(self._codec.spec.width, bool) if raw_mask is None else self._codec(raw_mask)
-            legal = ensure_legal_choice(legal, self._codec.spec, last)
+            legal = ensure_legal_choice(legal, self._codec.spec, terminal)
         return {**_parts(self.env.observation_space, obs), MASK_KEY: legal.astype(np.int8)}
 
 

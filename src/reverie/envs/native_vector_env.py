@@ -27,9 +27,16 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
-from reverie.envs.masks import has_choices, mask_in
+from reverie.envs.masks import has_choices, refuse_info_mask
 from reverie.envs.suites import package_versions
-from reverie.envs.vector_steps import Vector, checked_vector_step, episode_info_at, final_obs, resets_in_same_step
+from reverie.envs.vector_steps import (
+    Vector,
+    checked_vector_step,
+    episode_info_at,
+    final_obs,
+    resets_in_same_step,
+    warn_of_hidden_steps,
+)
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -38,9 +45,9 @@ class NativeVectorEnv:
     """N environments stepped by one object; satisfies ``core.protocols.Env``.
 
     Rows are as in ``SlotVectorEnv``. The vector resets ended environments in the next step
-    (``AutoresetMode.NEXT_STEP``), like rows. If it resets them in the same step (``SAME_STEP``), an ended environment
-    takes an action of zeros while its first row is shown, whose reward is added to that of the second row. An episode
-    that ends in this step is skipped.
+    (``AutoresetMode.NEXT_STEP``), like rows. If it resets them in the same step (``SAME_STEP``), the first step of the
+    next episode is hidden: it takes an action of zeros, or the first legal classes, instead of the action that follows
+    the last row. The first row is the one behind it. An episode that ends in this step is skipped.
     """
 
     def __init__(self, config: EnvConfig, vector: Vector, seed: int, warns: bool = True) -> None:
@@ -71,8 +78,10 @@ class NativeVectorEnv:
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
         self._is_same_step = vector_mode(self._vector) == AutoresetMode.SAME_STEP
-        self._starts: dict[str, np.ndarray] = {}  # rows of the newest resets
-        self._carried = np.zeros(self.num_envs)  # rewards of the actions of zeros
+        self._warns = warns
+        self._hidden_masks: np.ndarray | None = None  # of the newest resets in the same step
+        if self._is_same_step:
+            self._warn_of_hidden_steps()
         self.exact_rewards: np.ndarray = np.zeros(0)
         self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
@@ -85,8 +94,9 @@ class NativeVectorEnv:
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
         self._must_reset = False
         obs, info = self._call_vector(self._vector.reset, seed=seed)
-        self._check_masks(info)
-        self._ended, self._carried = self._none, np.zeros(self.num_envs)
+        if self._unmasked:
+            refuse_info_mask(info)
+        self._ended = self._none
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
     def send(self, action: Tensor) -> None:
@@ -107,46 +117,48 @@ class NativeVectorEnv:
             return self.reset()
         first = self._ended
         if self._is_same_step and first.any():
-            flat = self._zeros_at(first, flat)
+            flat = self._hidden_actions(first, flat)
         actions = columns_to_nested(self._actions, self._codec.unflatten(flat, self._none), "action")
         obs, reward, terminal, truncated, info = self._call_vector(checked_vector_step, self._vector, actions)
-        self._check_masks(info)
+        if self._unmasked:
+            refuse_info_mask(info)
         done = terminal | truncated
-        self._is_same_step = self._is_same_step or resets_in_same_step(info)
+        if not self._is_same_step and resets_in_same_step(info):
+            self._is_same_step = True
+            self._warn_of_hidden_steps()
         last = self._ended = done & ~first
-        self._check_ends(first, terminal & last, truncated & last)
+        terminal &= last
+        self._check_ends(first, terminal, truncated & last)
         self.episode_info = {
             number: summary
             for number in (np.flatnonzero(last).tolist() if info else ())
             if (summary := success_summary(episode_info_at(info, number, self.num_envs)))
         }
-        rows = self._rows(obs, last)
-        if self._is_same_step:
-            rows = self._same_step_rows(rows, obs, info, last, first & ~done)
-            reward, self._carried = reward + self._carried, np.where(first & ~done, reward, 0.0)
-        return self._step(rows, np.where(first, 0.0, reward), first, last, terminal & last)
+        rows = self._same_step_rows(obs, info, last, terminal) if self._is_same_step else self._rows(obs, terminal)
+        return self._step(rows, np.where(first, 0.0, reward), first, last, terminal)
 
-    def _zeros_at(self, first: np.ndarray, flat: np.ndarray) -> np.ndarray:
-        """Return ``flat`` with zeros at ``first``, or with the first choice that the mask allows."""
+    def _warn_of_hidden_steps(self) -> None:
+        if self._warns:
+            warn_of_hidden_steps(type(self._vector.unwrapped).__name__)
+
+    def _hidden_actions(self, first: np.ndarray, flat: np.ndarray) -> np.ndarray:
+        """Return ``flat`` with zeros at ``first``, and with the first class of each choice that the mask allows."""
         flat = np.where(first[:, None], np.float32(0), flat)
-        if self._mask is not None:
+        if self._hidden_masks is not None:
             for _, cut in self.action_spec.categorical_slices():
-                flat[first, cut] = self._starts[MASK_KEY][first, cut]
+                flat[first, cut] = self._hidden_masks[first, cut]
         return flat
 
-    def _same_step_rows(
-        self, rows: dict[str, np.ndarray], obs: Any, info: Any, last: np.ndarray, late: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Return ``rows`` of ``obs`` with the last rows of ended episodes, and the first rows of ``late``, kept."""
-        out = {key: values.copy() for key, values in rows.items()}
-        for key, values in self._starts.items():
-            out[key][late] = values[late]
-        if last.any():
-            self._starts = rows
-            ends = self._rows(final_obs(info, obs, last, self._vector), ~self._none)
-            for key, values in ends.items():
-                out[key][last] = values[last]
-        return out
+    def _same_step_rows(self, obs: Any, info: Any, last: np.ndarray, terminal: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the rows of ``obs``, with the ``last`` rows of ended episodes from ``info``."""
+        rows = self._rows(obs, self._none)
+        if not last.any():
+            return rows
+        self._hidden_masks = rows.get(MASK_KEY)
+        ends = self._rows(final_obs(info, obs, last, self._vector), terminal)
+        for key, values in ends.items():
+            values[~last] = rows[key][~last]
+        return ends
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End all episodes with the current rows, ``step``: a native vector cannot end only those of ``numbers``."""
@@ -162,20 +174,12 @@ class NativeVectorEnv:
                 raise
             raise EnvError(f"the environments failed with {format_error(error)}") from error
 
-    def _check_masks(self, info: Any) -> None:
-        if self._unmasked and mask_in(info) is not None:
-            raise EnvError(
-                f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single "
-                f"environments. Return it as the observation {MASK_KEY}, use env.vectorization = sync, or ignore it "
-                f"with env.exclude_keys = {MASK_KEY}"
-            )
-
-    def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
+    def _rows(self, obs: Any, terminal: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:
             spec = self._mask.spec
             flags = [
                 ensure_legal_choice(self._mask(mask), spec, over)
-                for mask, over in zip(obs[MASK_KEY], last, strict=True)
+                for mask, over in zip(obs[MASK_KEY], terminal, strict=True)
             ]
             obs = {**obs, MASK_KEY: np.array(flags, np.int8)}
         if missing := self._obs.missing(obs):

@@ -50,7 +50,7 @@ def make_vector_env(
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if make is None and config.id.startswith(JAX_SUITES):
-        return DeviceVectorEnv(make_jax_vector(config, config.num, device), config, seeds[0])
+        return DeviceVectorEnv(make_jax_vector(config, config.num, device), config, seeds[0], warns)
     if config.vectorization == "native":
         return _make_native_env(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
@@ -68,9 +68,9 @@ def _make_native_env(
 ) -> NativeVectorEnv | DeviceVectorEnv:
     """Make a vector of environments; one of tensors stays on its device."""
     vector = make_native_vector(config, make, config.num)
-    tensors = to_tensor_vector(vector)
+    tensors = to_tensor_vector(vector, warns)
     if tensors is not None:
-        return DeviceVectorEnv(tensors, config, seed)
+        return DeviceVectorEnv(tensors, config, seed, warns)
     return NativeVectorEnv(config, cast(Vector, vector), seed, warns)
 
 

@@ -15,6 +15,8 @@ from reverie.core.errors import DataError, EnvError
 from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.obs_conversion import ChannelAxis, channel_bounds, is_channels_first
 from reverie.core.spaces import Space, classes_of, get_at_path, iter_leaves
+from reverie.core.specs import MASK_KEY
+from reverie.envs.limits import LimitCheck, declared_bounds
 
 TensorFn = Callable[[Tensor], Tensor]
 
@@ -22,7 +24,12 @@ TensorFn = Callable[[Tensor], Tensor]
 class TensorObsCodec:
     """Converts observations ``[N, *shape]``, nested as their space, to those of learners by key."""
 
-    def __init__(self, codec: ObsCodec, device: torch.device, channel_axis: ChannelAxis = "auto") -> None:
+    def __init__(
+        self, codec: ObsCodec, device: torch.device, channel_axis: ChannelAxis = "auto",
+        watch: Callable[[Leaf, Tensor], object] = lambda *_: None,
+    ) -> None:  # fmt: skip
+        """``watch`` is called with the values before their conversion."""
+        self._watch = watch
         self._leaves = [(leaf, _encoder(leaf, device, channel_axis)) for leaf in codec.leaves]
 
     def __call__(self, obs: Any, num: int) -> dict[str, Tensor]:
@@ -40,8 +47,51 @@ class TensorObsCodec:
             if x.is_floating_point() and leaf.part.kind != "vector" and np.issubdtype(leaf.space.dtype, np.integer):
                 expected = f"{leaf.space.dtype}, as its space declares"
                 raise DataError(f"observation '{leaf.key}' is of {x.dtype}: expected {expected}.")
+            self._watch(leaf, x)
             out[leaf.key] = encode(x)
         return out
+
+
+class ObsRangeCheck:
+    """Checks observations on a device as arrays are checked, without waiting for each step.
+
+    It keeps the smallest and the largest value of each number, which the host checks when it is called.
+    """
+
+    def __init__(self, codec: ObsCodec, warns: bool) -> None:
+        """``warns``: warn about values outside of their space, which are used unchanged."""
+        self._check_limits = LimitCheck(declared_bounds(codec) if warns else {})
+        self._ranges: dict[str, tuple[Leaf, Tensor, Tensor]] = {}
+        self._any_byte = {leaf.key for leaf in codec.leaves if _declares_any_byte(leaf.space)}
+
+    def add(self, leaf: Leaf, x: Tensor) -> None:
+        """Add values ``[N, *shape]`` of a leaf."""
+        if (x.dtype is torch.uint8 and leaf.key in self._any_byte) or (x.dtype is torch.bool and leaf.key == MASK_KEY):
+            return
+        x = x if x.is_floating_point() or x.dtype is torch.int64 else x.int()  # the others can lack a minimum
+        if (known := self._ranges.get(leaf.key)) is None:
+            self._ranges[leaf.key] = leaf, x.clone(), x.clone()
+        else:
+            torch.minimum(known[1], x, out=known[1])
+            torch.maximum(known[2], x, out=known[2])
+
+    def __call__(self) -> None:
+        """Check all values so far; DataError if an array of them would be refused. Waits for the device."""
+        ranges, self._ranges, rows = self._ranges, {}, dict[str, np.ndarray]()
+        for leaf, low, high in ranges.values():
+            values = torch.stack([low.amin(0), high.amax(0)])
+            values = values.float() if values.dtype is torch.bfloat16 else values
+            try:
+                rows[leaf.key] = leaf.encode(values.numpy(force=True), 1)
+            except DataError as error:
+                raise DataError(f"an environment: observation '{leaf.key}' {error}.") from None
+        if rows:
+            self._check_limits(rows, lambda _: "an environment")
+
+
+def _declares_any_byte(space: Space) -> bool:
+    """Return whether all numbers of the dtype uint8 are in ``space``, as images usually declare."""
+    return isinstance(space, spaces.Box) and bool((space.low <= 0).all() and (space.high >= 255).all())
 
 
 def _encoder(leaf: Leaf, device: torch.device, channel_axis: ChannelAxis) -> TensorFn:

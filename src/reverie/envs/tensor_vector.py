@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
@@ -19,6 +20,11 @@ class TensorRows(NamedTuple):
     last: Tensor  # [N] bool
     terminal: Tensor  # [N] bool
     success: Tensor | None = None  # [N], whether the episode has reached its goal so far; None: unknown
+    hidden_masks: Tensor | None = None
+    """The action masks ``[N, ...]`` of states that no row shows, since resets in the step that ended the episode have
+    led there; None: there are none."""
+    info: Mapping[str, Any] = MappingProxyType({})
+    """The info of the step, if the vector has one."""
 
 
 @runtime_checkable

@@ -11,26 +11,29 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.specs import MASK_KEY
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.jax_suites import to_space
 from reverie.envs.make_native_vector import vector_limit, vector_mode
 from reverie.envs.tensor_vector import TensorRows, TensorVector, attribute, first_leaf, is_tensor_vector, map_tensors
-from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, resets_in_same_step
+from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, resets_in_same_step, warn_of_hidden_steps
 
 
 class TorchVector:
     """A vector whose observations, rewards and flags are tensors; satisfies ``TensorVector``.
 
     A vector that resets in the step that ends an episode (``SAME_STEP``) has taken one action by the time that the
-    first row is shown: zeros, see ``DeviceVectorEnv``. Its reward is added to the second row's. An episode that ends
-    in this step is skipped. A vector that does not reset by itself (``DISABLED``) takes one more step after the end of
-    an episode, and is then reset; if its ``reset`` has ``env_ids``, as in mjlab, it is reset at once, with rows as of
-    ``SAME_STEP``.
+    first row is shown, see ``NativeVectorEnv``. An episode that ends in this step is skipped. A vector that does not
+    reset by itself (``DISABLED``) takes one more step after the end of an episode, and is then reset; if its ``reset``
+    has ``env_ids``, as in mjlab, it is reset at once, with rows as of ``SAME_STEP``.
     """
 
-    def __init__(self, vector: Any) -> None:
-        """``vector``: a Gymnasium vector, or an object like it, see ``is_batched_env``."""
-        self.vector = vector
+    def __init__(self, vector: Any, warns: bool = True) -> None:
+        """``vector``: a Gymnasium vector, or an object like it, see ``is_batched_env``.
+
+        ``warns``: warn of steps that no row shows.
+        """
+        self.vector, self._warns = vector, warns
         inner = getattr(vector, "unwrapped", vector)
         self.name: str = type(inner).__name__
         self.num_envs: int = attribute(vector, "num_envs")
@@ -40,16 +43,18 @@ class TorchVector:
         resets = getattr(vector, "auto_reset", getattr(getattr(inner, "cfg", None), "auto_reset", True))
         self.mode: AutoresetMode = vector_mode(vector, AutoresetMode.SAME_STEP) if resets else AutoresetMode.DISABLED
         self._resets_by_id = self.mode == AutoresetMode.DISABLED and "env_ids" in signature(inner.reset).parameters
-        self.mode = AutoresetMode.SAME_STEP if self._resets_by_id else self.mode
+        if self._resets_by_id or self.mode == AutoresetMode.SAME_STEP:
+            self._set_same_step()
         device = getattr(inner, "device", None)
         self.device: torch.device = torch.device(device) if device else first_leaf(self.reset(None).obs).device
 
     def reset(self, seed: int | None) -> TensorRows:
-        obs = map_tensors(Tensor.clone, self.vector.reset(seed=seed)[0])
+        obs, info = self.vector.reset(seed=seed)
+        obs = map_tensors(Tensor.clone, obs)
         none = torch.zeros(self.num_envs, dtype=torch.bool, device=first_leaf(obs).device)
-        self._last, self._carried, self._fresh = none, none.float(), obs
+        self._last = none
         self.is_lost: Tensor = none.any()  # whether an episode has ended without its last observation
-        return TensorRows(obs, self._carried, none, none)
+        return TensorRows(obs, none.float(), none, none, info=info if isinstance(info, Mapping) else {})
 
     def step(self, action: Any) -> TensorRows:
         first = self._last
@@ -65,16 +70,22 @@ class TorchVector:
             info = {**info, FINAL_OBS[0]: map_tensors(Tensor.clone, obs)}
             obs = _where(done, self.vector.reset(env_ids=done.nonzero().squeeze(-1))[0], info[FINAL_OBS[0]])
         if self.mode == AutoresetMode.NEXT_STEP and resets_in_same_step(info):
-            self.mode = AutoresetMode.SAME_STEP  # its metadata do not say so
+            self._set_same_step()  # its metadata do not say so
+        hidden_masks = None
         if self.mode == AutoresetMode.SAME_STEP:
-            fresh, late = obs, first & ~done
-            obs = _where(late, self._fresh, _where(last, self._final(info, obs, last), obs))
-            reward, self._carried = reward + self._carried, reward.where(late, 0.0)
-            self._fresh = map_tensors(Tensor.clone, fresh)  # the vector may reuse its memory
+            if isinstance(obs, Mapping) and MASK_KEY in obs:
+                hidden_masks = obs[MASK_KEY].clone()  # the vector may reuse its memory
+            obs = _where(last, self._final(info, obs, last), obs)
         elif self.mode == AutoresetMode.DISABLED and bool(first.any()):  # these vectors wait for the device anyway
             obs = _where(first, self._reset_ended(first), obs)
         self._last = last
-        return TensorRows(obs, reward.masked_fill(first, 0.0), last, terminal, self._success(info))
+        reward = reward.masked_fill(first, 0.0)
+        return TensorRows(obs, reward, last, terminal, self._success(info), hidden_masks, info)
+
+    def _set_same_step(self) -> None:
+        self.mode = AutoresetMode.SAME_STEP
+        if self._warns:
+            warn_of_hidden_steps(self.name)
 
     def _success(self, info: Mapping[str, Any]) -> Tensor | None:
         """Return whether each environment has reached its goal, ``[N]``, if the step's info says so."""
@@ -129,11 +140,11 @@ class TorchVector:
         self.vector.close()
 
 
-def to_tensor_vector(vector: Any) -> TensorVector | None:
+def to_tensor_vector(vector: Any, warns: bool = False) -> TensorVector | None:
     """Return what ``make_native_vector`` has made as a vector of tensors; None if it shows arrays."""
     if isinstance(vector, TensorVector):
         return vector
-    return TorchVector(vector) if not isinstance(vector, VectorEnv) or is_tensor_vector(vector) else None
+    return TorchVector(vector, warns) if not isinstance(vector, VectorEnv) or is_tensor_vector(vector) else None
 
 
 def _where(flags: Tensor, values: Any, others: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.logger import logger
 
 Vector = VectorEnv[Any, Any, Any]
 VectorStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
@@ -47,6 +48,15 @@ def resets_in_same_step(info: Any) -> bool:
     """Return whether ``info``, a dictionary or a list of infos, shows resets in the step that ends an episode."""
     parts = [info] if isinstance(info, Mapping) else [part for part in info if isinstance(part, Mapping)]
     return any(key in part for part in parts for key in (*FINAL_OBS, FINAL_INFO))
+
+
+def warn_of_hidden_steps(vector_name: str) -> None:
+    """Warn that a vector resets in the step that ends an episode, so that nobody sees the first step of the next."""
+    logger.warning(
+        f"{vector_name} resets in the step that ends an episode, so an episode begins one step later: its first step "
+        "takes an action of zeros or the first legal classes, and belongs to no row, score or evaluation. If possible, "
+        "let the vector reset in the next step, or not at all (docs/collecting.md)"
+    )
 
 
 def final_obs(info: Any, obs: Any, ended: np.ndarray, vector: Vector) -> Any:

@@ -25,13 +25,15 @@ from reverie.core.columns import as_numpy
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.logger import logger
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, MASK_KEY
 from reverie.core.types import State, Window
 from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.storage import Storage
 
 ACHIEVED, DESIRED = f"obs/{ACHIEVED_GOAL}", f"obs/{DESIRED_GOAL}"
 """The columns of achieved and of desired goals."""
+MASK = f"obs/{MASK_KEY}"
+"""The column of action masks. All actions are legal in a terminal row whose mask is unknown."""
 GoalFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 """Maps achieved and desired goals ``[M, ...]`` of M rows to rewards ``[M]``, and to whether the goal terminates the
 episode there, ``[M]`` bool; None: unknown."""
@@ -135,9 +137,16 @@ class GoalRelabeler:
             return torch.from_numpy(values).to(goals.device)
 
         at, desired = on_device(index), goals[on_device(goal_of_row[index])]  # [M], [M, ...]
-        other_end = self.find_other_ends(*(as_numpy(flat[name][at]) for name in (ACHIEVED, DESIRED, "is_terminal")))
+        achieved, stored_terminal = as_numpy(flat[ACHIEVED][at]), as_numpy(flat["is_terminal"][at])
+        other_end = self.find_other_ends(achieved, as_numpy(flat[DESIRED][at]), stored_terminal)
+        reward, terminal = self.goal_fn(achieved, as_numpy(desired))
+        if terminal is not None and MASK in rows:
+            unknown = stored_terminal & ~(terminal | other_end) & as_numpy(rows[MASK].flatten(0, 1)[at]).all(1)
+            if unknown.any():  # learners would bootstrap from illegal actions: these runs keep their goals
+                is_known = ~np.isin(goal_of_row[index], goal_of_row[index[unknown]])
+                self.write(rows, index[is_known], goals, goal_of_row, is_first)
+                return
         flat[DESIRED][at] = desired
-        reward, terminal = self.goal_fn(as_numpy(flat[ACHIEVED][at]), as_numpy(desired))
         no_step = is_first[index]  # no action led there
         flat["reward"][at] = on_device(np.where(no_step, 0, reward).astype(np.float32))
         if terminal is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, count_noun
-from reverie.core.protocols import Env, Policy
+from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import (
@@ -190,6 +190,8 @@ def evaluate(
             break
         action, state = policy.act(step, state, mode)
         step = env.step(to_executed_action(action, step))
+    if isinstance(env, DeviceEnv):
+        env.check()
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
