@@ -156,7 +156,7 @@ class GoalRelabeler:
         ended = (terminal | other_end) & ~no_step
         flat["is_terminal"][at] = on_device(ended)
         flat["is_last"] |= flat["is_terminal"]
-        return index[ended]
+        return np.asarray(index[ended])
 
     def find_other_ends(self, achieved: np.ndarray, desired: np.ndarray, is_terminal: np.ndarray) -> np.ndarray:
         """Return whether each of M rows terminates for another reason than its stored goal, such as a fall."""
@@ -216,4 +216,4 @@ class GoalRelabeler:
 def _find_rows_behind(ended: np.ndarray, run_of_row: np.ndarray, length: int) -> np.ndarray:
     """Return the rows behind the rows ``ended`` ``[E]`` of the same run, in windows of ``length`` rows."""
     behind = np.minimum(ended[:, None] + np.arange(1, length), len(run_of_row) - 1)  # [E, T-1]
-    return behind[run_of_row[behind] == run_of_row[ended][:, None]]
+    return np.asarray(behind[run_of_row[behind] == run_of_row[ended][:, None]])
