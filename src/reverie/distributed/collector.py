@@ -139,8 +139,7 @@ class Collector:
                 actors=build_actor_collector,
             )
             stack.push(lambda kind, *_: self.experiment.close(failed=kind is not None))
-            if self.folder is not None:
-                self._describe_rows(RunFolder(self.folder), is_new=newest is None)
+            self._describe_rows(is_new=newest is None)
             assert self.experiment.collector is not None
             self.rows: CollectorProtocol = self.experiment.collector
             self.clock: Clock = self.experiment.clock
@@ -155,8 +154,11 @@ class Collector:
             self._stack: ExitStack = stack.pop_all()
         self._saved = self._progress
 
-    def _describe_rows(self, folder: RunFolder, *, is_new: bool) -> None:
+    def _describe_rows(self, *, is_new: bool) -> None:
         """Write the specs of the stored rows, and the environment if a file can name it, for readers of the rows."""
+        if self.folder is None:
+            return
+        folder = RunFolder(self.folder)
         if not is_new:
             check_spec(folder, self.experiment.spec)
         env = self.experiment.config.env.to_dict()
