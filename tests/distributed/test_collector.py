@@ -320,6 +320,16 @@ def test_stored_rows_keep_their_spaces(tmp_path: Path, env: Any, name: str) -> N
         reverie.Collector("Acrobot-v1", reverie.DQNConfig(), folder=tmp_path / "mine")
 
 
+@pytest.mark.parametrize(("steps", "problem"), [
+    (300, ", so none are made in 300 env steps. Lower it, or increase steps"), (5000, ""),
+])  # fmt: skip
+def test_a_loop_says_at_its_start_when_updates_begin(steps: int, problem: str, said: list[str]) -> None:
+    with reverie.Collector("Pendulum-v1", function, steps=steps):
+        assert said == [f"updates begin after 1,024 windows of 2 rows (learning_starts){problem}"]
+    with reverie.Collector("Pendulum-v1", function, steps=steps, replay_ratio=0):
+        assert len(said) == 1
+
+
 def fail_at(step: int, folder: Path) -> None:
     """Collect until an error at this env step."""
     with reverie.Collector("Pendulum-v1", function, folder=folder) as loop:

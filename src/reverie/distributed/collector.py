@@ -151,6 +151,7 @@ class Collector:
                 logger.info(f"continuing {self.folder} from env step {self.clock.env_steps}")
             else:
                 self.experiment.begin()
+            self._announce_updates()
             self._stack: ExitStack = stack.pop_all()
         self._saved = self._progress
 
@@ -167,6 +168,17 @@ class Collector:
         with disk_errors_as_run_error(folder.path):
             write_json(folder.spec, self.experiment.spec)
             write_json(folder.path / ABOUT, {"env": env, "env_settings": env})
+
+    def _announce_updates(self) -> None:
+        """Say when updates begin, and warn if the iteration ends before."""
+        config, window = self.experiment.config, self.algo.window
+        if self.clock.on_policy or self.clock.updates or not config.updates_per_step(window):
+            return
+        text = f"updates begin after {config.learning_starts:,} windows of {window.rows} rows (learning_starts)"
+        if config.planned_updates(window):
+            logger.info(text)
+        else:
+            logger.warning(f"{text}, so none are made in {config.steps:,} env steps. Lower it, or increase steps")
 
     def _parts(self, state: Mapping[str, Any]) -> dict[str, Stateful]:
         """Return the parts of a checkpoint, in the order in which they are loaded."""
