@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import itertools
 import pickle
 import subprocess
 import sys
@@ -351,6 +352,16 @@ def test_seeds_after_failures_go_on_too(make):
     assert (env.restarts, fresh.restarts) == (2, 1)
 
 
+class Stamped:
+    """What is pickled of it is another text each time, as of a tensor."""
+
+    def __getstate__(self):
+        return {"text": str(next(STAMPS)).zfill(100_000)}
+
+
+STAMPS = itertools.count()
+
+
 class Market(gymnasium.Env):
     """Constant tables among its fields, nested and equal ones, and a text; ``counts`` changes."""
 
@@ -363,6 +374,7 @@ class Market(gymnasium.Env):
         self.history = {"prices": [self.prices], "text": str(self.prices.tolist())}
         self.volume, self.counts, self.t = np.zeros(20_000), np.zeros(20_000), 0
         self.frame = types.SimpleNamespace(raw=self.prices.astype(np.float32), again=self.volume)
+        self.weights = Stamped()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -142,24 +142,34 @@ def count_large_values(env: Env) -> dict[bytes, int]:
 
 def _find_large_values(layers: list[Env]) -> dict[bytes, list[Any]]:
     """Return the different objects with each large value, by its digest, in the fields of ``layers``."""
-    finder = _LargeValueFinder(layers)
-    for layer in layers:
+    finders = [_LargeValueFinder(layers) for _ in range(2)]
+    for finder, layer in itertools.product(finders, layers):
         for value in () if _has_own(layer) else [*vars(layer).values()]:
             with contextlib.suppress(Exception, SystemExit):  # any error: third-party code runs here
                 finder.dump(value)
-    return finder.objects
+    out: dict[bytes, list[Any]] = {}
+    for value in finders[0].objects.values():
+        if id(value) in finders[1].objects:  # it is not only made while it is pickled, perhaps each time another
+            out.setdefault(_digest_large(value), []).append(value)
+    return out
 
 
-def _large_digest(value: object) -> bytes | None:
-    """Return a digest of a large array, text or bytes, including its type and shape; None for anything else."""
+def _is_large(value: object) -> bool:
+    """Return whether ``value`` is an array, text or bytes of at least ``LARGE_BYTES``."""
     if type(value) is np.ndarray:
-        if value.nbytes < LARGE_BYTES or value.dtype.hasobject or not value.flags.c_contiguous:
-            return None
+        return value.nbytes >= LARGE_BYTES and not value.dtype.hasobject and value.flags.c_contiguous
+    return isinstance(value, bytes | bytearray | str) and len(value) >= LARGE_BYTES
+
+
+def _digest_large(value: Any) -> bytes:
+    """Return a digest of a large value, including its type and shape."""
+    if isinstance(value, np.ndarray):
         kind, content = f"{value.dtype} {value.shape}", value.reshape(-1).view(np.uint8).data
-    elif isinstance(value, bytes | bytearray | str) and len(value) >= LARGE_BYTES:
-        kind, content = type(value).__name__, memoryview(value.encode() if isinstance(value, str) else value)
     else:
-        return None
+        kind, content = (
+            type(value).__name__,
+            memoryview(value.encode(errors="surrogatepass") if isinstance(value, str) else value),
+        )
     return hashlib.blake2b(content, digest_size=16, person=zlib.crc32(kind.encode()).to_bytes(4)).digest()
 
 
@@ -311,8 +321,10 @@ class _Pickler(pickle.Pickler):
 
     def _refer_to_large(self, obj: object) -> tuple[Any, ...] | None:
         """Return a reference to an equal large value of a new environment, another for each object."""
-        digest = _large_digest(obj)
-        if digest is None or len(objects := self._large.setdefault(digest, [])) >= self._num_large.get(digest, 0):
+        if not _is_large(obj):
+            return None
+        digest = _digest_large(obj)
+        if len(objects := self._large.setdefault(digest, [])) >= self._num_large.get(digest, 0):
             return None
         if isinstance(obj, np.ndarray):
             self._spans.append(_span(obj))
@@ -327,13 +339,11 @@ class _LargeValueFinder(pickle.Pickler):
     def __init__(self, layers: list[Env]) -> None:
         super().__init__(io.BytesIO(), protocol=5)
         self._layers = layers
-        self.objects: dict[bytes, list[Any]] = {}
+        self.objects: dict[int, Any] = {}  # by their ids
 
     def persistent_id(self, obj: Any) -> str | None:
-        if (digest := _large_digest(obj)) is not None:
-            objects = self.objects.setdefault(digest, [])
-            if not any(obj is known for known in objects):
-                objects.append(obj)
+        if _is_large(obj):
+            self.objects[id(obj)] = obj
             return "large"
         is_native = isinstance(obj, types.ModuleType) or _kind_of(obj) in NATIVE_STATE_HANDLERS
         return "native" if is_native or any(obj is layer for layer in self._layers) else None
