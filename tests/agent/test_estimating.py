@@ -303,6 +303,12 @@ def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, c
     assert f"{result.estimate.value.value:.2f} discounted, by FQE" in capsys.readouterr().out
 
 
+def test_estimates_have_no_more_updates_than_the_agent(data, tmp_path):
+    settings = SMALL | ALONE | {"data.estimate_updates": None}
+    result = reverie.train("td3", data=data, run=tmp_path / "run", updates=7, **settings)
+    assert result.estimate.updates == 7  # after 3, 6 and 7 of the agent
+
+
 def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path):
     found = []
     for clip in ("none", "sign"):

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 import reverie
 from device_vectors import jax_task
+from masked_env import Masked
 from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.core.columns import zero_step
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.datasets.format_detection import open_reader
 
 
 class Actor(nn.Module):
@@ -302,6 +304,30 @@ def test_folders_are_of_one_process_and_one_kind(tmp_path: Path, trained: Path) 
         reverie.Collector("Pendulum-v1", function, folder=tmp_path)
     with reverie.Collector("Pendulum-v1", function) as collector, pytest.raises(RunError, match="folder='mine'"):
         collector.save()
+
+
+@pytest.mark.parametrize(("env", "name"), [("CartPole-v1", "CartPole-v1"), (lambda: Masked("info"), "")])
+def test_stored_rows_keep_their_spaces(tmp_path: Path, env: Any, name: str) -> None:
+    with reverie.Collector(env, reverie.DQNConfig(), folder=tmp_path / "mine", steps=30, learning_starts=9) as loop:
+        list(loop)
+    reader = open_reader(tmp_path / "mine")
+    info = reader.info()
+    assert (info.specs, info.env) == ((loop.experiment.obs_spec, loop.experiment.action_spec), name)
+    data = {"data": str(tmp_path / "mine"), "env": name or env, "updates": 2, "eval_episodes": 0}
+    result = reverie.train("discrete_cql", run=tmp_path / "run", tensorboard=False, device="cpu", **data)
+    assert result.updates == 2
+    with pytest.raises(RunError, match="the environment differs"):
+        reverie.Collector("Acrobot-v1", reverie.DQNConfig(), folder=tmp_path / "mine")
+
+
+@pytest.mark.parametrize(("steps", "problem"), [
+    (300, ", so none are made in 300 env steps. Lower it, or increase steps"), (5000, ""),
+])  # fmt: skip
+def test_a_loop_says_at_its_start_when_updates_begin(steps: int, problem: str, said: list[str]) -> None:
+    with reverie.Collector("Pendulum-v1", function, steps=steps):
+        assert said == [f"updates begin after 1,024 windows of 2 rows (learning_starts){problem}"]
+    with reverie.Collector("Pendulum-v1", function, steps=steps, replay_ratio=0):
+        assert len(said) == 1
 
 
 def fail_at(step: int, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import pickle
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import TimeLimit
 
 import reverie
 from reverie.agent.loading import load
@@ -131,6 +133,37 @@ def test_an_instance_is_evaluated_on_the_way_in_another(tmp_path: Path) -> None:
     scores = [row.get("eval/score") for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert [score for score in scores if score is not None] == [21.0] * 3
     assert load(tmp_path, env=Paying()).evaluate(1).scores == [7.0]
+
+
+class Around(gymnasium.Env[Any, Any]):
+    """Wraps an environment, but is none of Gymnasium's wrappers."""
+
+    def __init__(self, inner: Paying) -> None:
+        self.observation_space, self.action_space = inner.observation_space, inner.action_space
+        self.inners = [inner]
+
+
+ONE = Paying()
+TURNS = itertools.cycle([Paying(), Paying()])
+
+
+def vector_of_one(num_envs: int, vector: Any = gymnasium.vector.SyncVectorEnv([lambda: ONE])) -> Any:  # noqa: B008
+    return vector
+
+
+@pytest.mark.parametrize("envs", [
+    {"env": lambda: ONE}, {"env": ONE, "eval_env": lambda: ONE}, {"env": "One-v0"},
+    {"env": ONE, "eval_env": TimeLimit(ONE, 5)}, {"env": lambda: TimeLimit(ONE, 5), "eval_env": lambda: Around(ONE)},
+    {"env": lambda: next(TURNS), "eval_envs": 2},
+    {"env": vector_of_one, "env_options": {"vectorization": "native", "num": 1}},
+])  # fmt: skip
+def test_evaluations_do_not_end_episodes_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envs: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "One-v0", EnvSpec("One-v0", lambda: ONE))
+    with pytest.raises(ConfigError, match=r"would reset the training environment.* An instance passed as env"):
+        reverie.train("td3", run=tmp_path / "run", **{"eval_envs": 1, **FEW, **envs})
+    assert not (tmp_path / "run").exists()
 
 
 def test_environments_of_evaluations_that_do_not_fit(tmp_path: Path) -> None:

@@ -147,6 +147,24 @@ def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Pa
     assert merge_layers("dreamer_v3", env=env, run=tmp_path, preset="minigrid") != config
 
 
+@pytest.mark.parametrize("name", ["config", "settings"])  # of a run, or of several seeds
+@pytest.mark.parametrize("given", [{}, {"preset": "cpu"}, {"preset": "dqn"}, {"files": "preset: cpu\n"}])
+def test_a_longer_run_changes_only_what_is_named(gpus: list[int], tmp_path: Path, name: str, given: Any) -> None:
+    """So it also keeps the values that presets compute from the length of the shorter run."""
+    gpus[0] = 0
+    if "files" in given:
+        (tmp_path / "mine.yaml").write_text(given["files"])
+        given = {"files": [tmp_path / "mine.yaml"]}
+    short, long = (
+        merge_layers("dqn", {"steps": n, "replay_ratio": 0.1}, env="Acrobot-v1", **given) for n in (400, 4e4)
+    )
+    saved = {"schema": 1, "algorithm": "dqn", "experiment": short.to_dict()}
+    (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(saved))
+    found = merge_layers("dqn", steps=40_000, env="Acrobot-v1", run=tmp_path, **given)
+    assert found == short.merge({"steps": 40_000})
+    assert (found.random_steps, found.algo.exploration) != (long.random_steps, long.algo.exploration)
+
+
 def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("preset: atari100k\n")
     (tmp_path / "b.yaml").write_text("device: cpu\n")

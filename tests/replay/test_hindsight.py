@@ -81,7 +81,7 @@ def block(start, stop):
 def check_window(batch, b, replay, kind):
     """Compare a window with the definition; return how many of its runs could be relabeled, and how many were."""
     row, stream = divmod(int(batch.index[b]), STREAMS)
-    life, context = LIVES[stream], replay.window.context
+    life, context, length = LIVES[stream], replay.window.context, replay.window.length
     truth = [life[max(0, row + t)] for t in range(replay.window.rows)]
     begins = [t for t, x in enumerate(truth) if x["first"] or t == 0]
     possible = relabeled = 0
@@ -101,12 +101,15 @@ def check_window(batch, b, replay, kind):
             assert learned < stored[-1]
         else:
             np.testing.assert_array_equal(goals[0], run[0]["goal"])
+        behind = False
         for t, x in enumerate(run, start):
             assert batch.reward[b, t] == (0 if x["first"] else reward_of(x["achieved"], goals[0]))
             reached = bool((x["achieved"] == goals[0]).all()) and not x["first"]
             assert batch.is_terminal[b, t] == ((reached and is_new) or x["terminal"])  # ends for other reasons stay
             is_cut = t + 1 < len(truth) and truth[t + 1]["first"]  # also between copies of row 0
-            assert batch.is_last[b, t] == (x["last"] or reached or is_cut)
+            if length > 2 or not behind:  # no transition begins in the last row
+                assert batch.is_last[b, t] == (x["last"] or reached or is_cut or behind)
+            behind = behind or (reached and t >= context)  # a relabeled episode ends at its goal
             assert batch.is_first[b, t] == x["first"]
     return possible, relabeled
 

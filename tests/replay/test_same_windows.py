@@ -17,7 +17,7 @@ CASES = {
     "recent": {"fractions.uniform": 0, "fractions.recency": 1},
     "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
     "mixed": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
-    "online": {"online_queue": True},
+    "online": {"online_queue": True},  # of a learner of rows
     "sequence": {"sequential": True},
     "reset": {"sequential": True, "reset_interval": 8},
 }
@@ -27,7 +27,7 @@ KNOWN = {
     "recent": [527956176, 1341718385, 1887860796, 35696730],
     "ends": [3378447916, 3377313694, 1340747574, 726634032],
     "mixed": [3520652327, 469400536, 2878756355, 3187379993],
-    "online": [3729393217, 2356034483],
+    "online": [3729393217, 2989216894],
     "sequence": [434668176, 2376827461],
     "reset": [2924756341],
 }
@@ -37,7 +37,8 @@ KNOWN = {
 def drawn(case, crosses, free):
     """Handles of 60 batches ``[60, 16]`` while two streams are lived, evicted and given priorities."""
     config, carries = ReplayConfig(online_queue=False).merge(CASES[case]), case == "reset"
-    window = Window(batch=16, length=3, context=1 - carries, crosses_episodes=crosses or carries, carries=carries)
+    window = Window(batch=16, length=3, context=1 - carries, crosses_episodes=crosses or carries, carries=carries,
+                    learns_rows=case == "online")  # fmt: skip
     life = Lived(2, 50, replace(window, context_crosses=free), seed=7, config=config)
     for t in range(20):
         life.add([t % 9 == 0, t % 13 == 3])

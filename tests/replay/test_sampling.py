@@ -177,3 +177,27 @@ def test_a_negative_priority_and_settings_without_a_meaning_are_refused():
         life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
     with pytest.raises(ConfigError, match="Set only one of the two"):
         ReplayConfig().merge({"sequential": True, "fractions.priority": 1}, "replay")
+
+
+@pytest.mark.parametrize("learns_rows", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+@given(episodes=st.lists(st.integers(1, 15), min_size=4, max_size=8), context=st.integers(0, 1), crosses=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_the_online_queue_steps_over_nothing(learns_rows, length, episodes, context, crosses):
+    """Each row, or each transition, that any window contains is in a queued window."""
+    window = Window(batch=5, length=length, context=context, context_crosses=context > 0, crosses_episodes=crosses,
+                    learns_rows=learns_rows)  # fmt: skip
+    life = Lived(2, 200, window, config=ReplayConfig())
+    firsts = {sum(episodes[:i]) for i in range(len(episodes))}
+    for t in range(sum(episodes) + 1):
+        life.add([t in firsts or t == sum(episodes), t % 7 == 0])
+    for _ in range(length):  # the rows behind the last whole episode complete the windows before them
+        life.add([False, False])
+
+    def learned(handles):
+        """Stream and number of each row, or of each transition by its first row, that these windows train."""
+        num = length if learns_rows or length == 1 else length - 1
+        return {(h % 2, h // 2 + context + i) for h in handles for i in range(num)}
+
+    rows = {row for row in learned(windows_of(life)) if row[1] < sum(episodes) and (row[0] == 0 or crosses)}
+    assert rows <= learned(life.replay.batch_sampler.online.queue)

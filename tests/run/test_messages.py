@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import reverie
 from reverie.core.types import Window
+from reverie.distributed.launch import learner_share
 from reverie.experiment import describe
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.settings import PRESETS
 from tiny_configs import FEW
 
 
@@ -29,8 +34,21 @@ def test_the_planned_updates_begin_when_a_batch_exists() -> None:
     """16 windows of 64 rows in 4 streams exist after 16 + 4 * 63 steps."""
     values = {"learning_starts": 16, "replay_ratio": 1.0, "env.num": 4}
     config, window = ExperimentConfig().merge(values), Window(batch=16, length=64)
-    planned = [config.merge({"steps": steps}).planned_counts(window) for steps in (268, 269, 300)]
-    assert planned == [(0, 67), (1, 67), (32, 75)]
+    planned = [config.merge({"steps": steps}).planned_updates(window) for steps in (268, 269, 300)]
+    assert planned == [0, 1, 32]
+
+
+@pytest.mark.parametrize(("algo", "length"), [("dqn", 4), ("dqn", 64), ("ppo", 8)])
+def test_the_planned_updates_of_one_of_two_learners_are_those_of_the_run(algo: str, length: int) -> None:
+    """Each learner has its share of the environments and of what learning starts after, but all env steps count."""
+    two = {"learners": 2, "steps": 1000, "learning_starts": 101, "env.num": 4, "algo.batch_size": 32}
+    config = PRESETS[algo]().merge(two | ({"algo.rollout": 24, "algo.batch_length": 8} if algo == "ppo" else {}))
+    whole = Window(batch=32, length=length) if algo == "dqn" else Window(batch=4, length=8, rollout=24, epochs=2)
+    share = config.merge(learner_share(config, cast(Any, SimpleNamespace(count=2, rank=0))))
+    half = replace(whole, batch=whole.batch // 2)
+    alone = config.merge({"learners": 1}).planned_updates(whole)
+    assert abs(share.planned_updates(half) - alone) <= 1
+    assert alone >= 60
 
 
 def test_a_run_that_learns_too_late_says_so(tmp_path: Path, said: list[str]) -> None:

@@ -136,7 +136,9 @@ class DenseDreamer(Dreamer):
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device: torch.device = device
         self.extra_spec = {}
-        self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
+        self.window: Window = Window(
+            batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True, learns_rows=True
+        )
 
     def exploration(self, env_steps: int) -> float | None:
         noise = self.cfg.exploration_noise

@@ -145,8 +145,9 @@ class DreamerV3(ActorCritic, Dreamer):
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device = device
         self.window: Window = Window(
-            batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
-        )
+            batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True,
+            learns_rows=True,
+        )  # fmt: skip
         self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.make_heads(width, action_spec, cfg)

@@ -130,7 +130,7 @@ class IMPALA(OnPolicy):
         super().__init__(obs_spec, action_spec, cfg, device)
         window = self.preprocess.make_window(cfg.batch_size, cfg.rollout, before=1)  # rows of T transitions
         self.window: Window = replace(
-            window, rollout=cfg.rollout, crosses_episodes=True, has_priorities=False, queued=True
+            window, rollout=cfg.rollout, crosses_episodes=True, learns_rows=True, has_priorities=False, queued=True
         )
         self.extra_spec: dict[str, ColumnSpec] = self.extra_spec | {LOG_PROB: ColumnSpec(shape=(), dtype="float32")}
         network: Any = self.objective.network

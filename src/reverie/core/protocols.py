@@ -27,6 +27,10 @@ class Env(Protocol):
     """Versions of the packages of the environments, by name."""
 
     @property
+    def instances(self) -> set[int]:
+        """Ids of all environment objects in this process."""
+
+    @property
     def exact_rewards(self) -> np.ndarray:
         """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
 

@@ -327,6 +327,8 @@ class Window:
     carries: bool = False
     """Whether the learner carries its state from each batch to the next by itself, as windows follow each other, and
     resets it at each ``is_first``. Its windows cross episodes and have no context rows."""
+    learns_rows: bool = False
+    """Whether all T rows are learned from, as by world models, and not only the T - 1 transitions between them."""
     has_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
     rollout: int = 0
@@ -342,6 +344,11 @@ class Window:
     def rows(self) -> int:
         """K + T, the number of rows of a window."""
         return self.context + self.length
+
+    @property
+    def stride(self) -> int:
+        """Rows from one window of the online queue to the next, so that no transition lies between two windows."""
+        return self.rows - self.num_free_rows if self.learns_rows else max(1, self.length - 1)
 
     @property
     def num_free_rows(self) -> int:

@@ -55,9 +55,9 @@ class DatasetConfig(ReadOptions):
     path: str | tuple[str, ...] = ""
     """File, folder or glob in any supported format, minari:NAME or ogbench:NAME; or several, with the same spaces. In
     Python also data in memory. Empty: no dataset."""
-    estimate_updates: Annotated[int, AtLeast(0)] = 5000
+    estimate_updates: Annotated[int, AtLeast(0)] | None = None
     """Number of updates for each fitted Q evaluation, which estimates the policy's return if there is no evaluation
-    environment. 0: no estimates."""
+    environment. None: 5,000, but no more in all than updates of the agent. 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
 

@@ -17,11 +17,12 @@ from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig, Custom
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import disk_errors_as_run_error
+from reverie.core.files import disk_errors_as_run_error, write_json
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.protocols import Stateful
 from reverie.core.types import Batch, Update
+from reverie.datasets.replay_store import ABOUT
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.envs.make import EnvLike
 from reverie.experiment.build import Experiment, build
@@ -31,7 +32,7 @@ from reverie.objectives.td import Losses
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
-from reverie.run.folder import RunFolder
+from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import checkpoint_step
 from reverie.run.signal_handling import Interrupt
 
@@ -138,6 +139,7 @@ class Collector:
                 actors=build_actor_collector,
             )
             stack.push(lambda kind, *_: self.experiment.close(failed=kind is not None))
+            self._describe_rows(is_new=newest is None)
             assert self.experiment.collector is not None
             self.rows: CollectorProtocol = self.experiment.collector
             self.clock: Clock = self.experiment.clock
@@ -149,8 +151,34 @@ class Collector:
                 logger.info(f"continuing {self.folder} from env step {self.clock.env_steps}")
             else:
                 self.experiment.begin()
+            self._announce_updates()
             self._stack: ExitStack = stack.pop_all()
         self._saved = self._progress
+
+    def _describe_rows(self, *, is_new: bool) -> None:
+        """Write the specs of the stored rows, and the environment if a file can name it, for readers of the rows."""
+        if self.folder is None:
+            return
+        folder = RunFolder(self.folder)
+        if not is_new:
+            check_spec(folder, self.experiment.spec)
+        env = self.experiment.config.env.to_dict()
+        if self.experiment.user_env is not None:
+            del env["id"]
+        with disk_errors_as_run_error(folder.path):
+            write_json(folder.spec, self.experiment.spec)
+            write_json(folder.path / ABOUT, {"env": env, "env_settings": env})
+
+    def _announce_updates(self) -> None:
+        """Say when updates begin, and warn if the iteration ends before."""
+        config, window = self.experiment.config, self.algo.window
+        if self.clock.on_policy or self.clock.updates or not config.updates_per_step(window):
+            return
+        text = f"updates begin after {config.learning_starts:,} windows of {window.rows} rows (learning_starts)"
+        if config.planned_updates(window):
+            logger.info(text)
+        else:
+            logger.warning(f"{text}, so none are made in {config.steps:,} env steps. Lower it, or increase steps")
 
     def _parts(self, state: Mapping[str, Any]) -> dict[str, Stateful]:
         """Return the parts of a checkpoint, in the order in which they are loaded."""

@@ -25,6 +25,7 @@ from reverie.envs.masks import has_choices, refuse_info_mask
 from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
+from reverie.envs.wrappers import find_instances
 
 UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
 """Settings that need single environments, or rows in the host's memory."""
@@ -54,6 +55,7 @@ class DeviceVectorEnv:
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
+        self.instances: set[int] = find_instances(getattr(vector, "vector", vector))
         self._range_check = ObsRangeCheck(codec, warns)
         self._encode = TensorObsCodec(codec, self.device, config.channel_axis, self._range_check.add)
         self._decode = action_decoder(vector.action_space, self.device)

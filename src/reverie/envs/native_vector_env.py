@@ -37,6 +37,7 @@ from reverie.envs.vector_steps import (
     resets_in_same_step,
     warn_of_hidden_steps,
 )
+from reverie.envs.wrappers import find_instances
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -72,6 +73,7 @@ class NativeVectorEnv:
         self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)
         self.frames_per_action: int = vector_frames(self._vector)
         self.packages: dict[str, str] = package_versions(self._vector)
+        self.instances: set[int] = find_instances(vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._check_ends = EndCheck(config.num if warns else 0, self.max_episode_steps, self.frames_per_action)
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)

@@ -33,6 +33,7 @@ from reverie.envs.suites import JAX_SUITES
 from reverie.envs.torch_vector import to_tensor_vector
 from reverie.envs.vector_steps import Vector
 from reverie.envs.worker import make_worker_slots
+from reverie.envs.wrappers import find_instances
 
 
 def make_vector_env(
@@ -78,7 +79,8 @@ def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.nda
     """Return slots, the specs of their environments, and arrays of observations by key, ``[N, *shape]``."""
     slots = [Slot(number, make) for number, make in enumerate(makers)]
     specs = _start(slots)
-    if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
+    instances = [find_instances(slot.env) for slot in slots]
+    if len(set().union(*instances)) < sum(map(len, instances)):
         close(slots)
         raise EnvError("the environment factory returned the same environment twice: make a new one in each call.")
     arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in specs.obs_spec.items()}
@@ -145,6 +147,11 @@ class SlotVectorEnv:
         self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
         self._check_ends = EndCheck(len(slots) if warns else 0, self.max_episode_steps, self.frames_per_action)
         self._action_shape = (self.num_envs, self.action_spec.width)
+
+    @property
+    def instances(self) -> set[int]:
+        """Ids of all environments in this process, see ``find_instances``."""
+        return set().union(*(find_instances(slot.env) for slot in self._slots if hasattr(slot, "env")))
 
     @property
     def restarts(self) -> int:

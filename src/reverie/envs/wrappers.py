@@ -41,6 +41,20 @@ def wrapper_stack(env: Env) -> list[Env]:
     return layers
 
 
+def find_instances(env: object) -> set[int]:
+    """Return the ids of ``env`` and of all environments in it: inside wrappers, also of other classes, and vectors."""
+    pending, ids = [env], set()
+    while pending:
+        if id(env := pending.pop()) not in ids:
+            ids.add(id(env))
+            for value in getattr(env, "__dict__", {}).values():
+                members = value if isinstance(value, list | tuple) else (value,)
+                pending += [
+                    member for member in members if isinstance(member, gymnasium.Env | gymnasium.vector.VectorEnv)
+                ]
+    return ids
+
+
 def check_spaces(env: object, prefix: str = "") -> None:
     """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: prefix of its attribute names."""
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):

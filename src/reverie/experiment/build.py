@@ -57,6 +57,8 @@ from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainabl
 
 EVALUATION_SHARE = 0.05
 """Share of a run's hours that the evaluation at the end has, until an earlier one has been timed."""
+ESTIMATE_UPDATES = 5000
+"""Maximum updates of an estimate of the return, unless the settings name their number."""
 STORED_TURNS = 64
 """Turns whose rows are copied from a GPU to the store at once."""
 MAX_VIDEO_SIDE = 256
@@ -134,6 +136,8 @@ class Experiment(Trainable):
     def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
+            if updates is None:
+                updates = max(1, min(ESTIMATE_UPDATES, self.clock.updates - self.estimator.updates))
             if which == "test":
                 logger.info(f"estimating the policy's return: {count_noun(updates, 'update')} of FQE")
             return cast(MeasurementResult, self.estimator.estimate(updates))

@@ -281,19 +281,19 @@ class ExperimentConfig(Config):
             return self.train_ratio / (window.batch * window.length)
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
 
-    def planned_counts(self, window: Window) -> tuple[int, int]:
-        """Return the planned updates and policy decisions of the run. A decision is for all environments."""
+    def planned_updates(self, window: Window) -> int:
+        """Return the planned updates of the run. With several learners, these settings are those of one learner."""
         if self.offline:
-            return self.updates, 0
-        decisions = self.steps // self.env.num
+            return self.updates
         if window.rollout:  # rows of an incomplete rollout are not used
-            learned = decisions // window.rollout * window.rollout * self.env.num
+            turns = self.steps // (self.learners * self.env.num)
+            learned = turns // window.rollout * window.rollout * self.env.num
         else:
-            learned = max(0, self.steps - self.first_update_step(window))
-        return int(learned * self.updates_per_step(window)) + self.pretrain_updates * (learned > 0), decisions
+            learned = max(0, self.steps - self.learners * self.first_update_step(window))
+        return int(learned * self.updates_per_step(window)) + self.pretrain_updates * (learned > 0)
 
     def first_update_step(self, window: Window) -> int:
-        """Return the env step with ``learning_starts`` windows, if no episode is shorter than a window."""
+        """Return the env step of a learner with ``learning_starts`` windows, if no episode is shorter than a window."""
         return self.learning_starts + (window.rows - window.num_free_rows - 1) * self.env.num
 
     def learner_device(self) -> str:

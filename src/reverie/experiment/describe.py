@@ -40,17 +40,19 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
             "collects. Pass --data PATH to add recorded data"
         )
     if experiment.estimator is not None:
+        updates = config.data.estimate_updates
+        per_estimate = f" ({updates:,} updates per estimate)" if updates is not None else ""
         lines.append(
-            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
-            "per estimate); set data.estimate_updates = 0 to disable this"
+            f"the policy's return will be estimated from the data by FQE{per_estimate}; set data.estimate_updates = 0 "
+            "to disable this"
         )
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
     preset = f" (preset {config.preset})" if config.preset else ""
     lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}, in {folder}")
-    updates = count_noun(config.planned_counts(window)[0], "update")
+    updates = count_noun(config.planned_updates(window), "update")
     if config.offline:
         return [*lines, f"{updates}, {_format_bytes(experiment.replay.nbytes)} of recorded rows"]
-    rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
+    rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps // config.learners))
     return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{_replay_room(config)}"]
 
 

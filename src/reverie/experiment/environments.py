@@ -78,6 +78,12 @@ def open_environments(
         evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True, num=num)
         undo.callback(evaluation.close)
         _check_eval_env(config, training, evaluation)
+        if training is not None and not config.actors and training.instances & evaluation.instances:
+            raise ConfigError(
+                "evaluations would reset the training environment, and end its episodes, since both are the same "
+                "object: expected a new environment in each call of a function that makes environments, or another "
+                "instance as eval_env. An instance passed as env itself is only evaluated after training."
+            )
     reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
     return Environments(training, evaluation, reopen if is_shared else None)
 

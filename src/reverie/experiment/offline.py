@@ -86,7 +86,8 @@ def read_offline_rows(
         algo.set_num_offline(window.batch)
     estimator, has_env = None, config.env.id != NO_ENV
     acts = config.algo.acting_spec(recorded.obs_spec).keys() == recorded.obs_spec.keys()  # else rows lack its goals
-    if not has_env and config.data.estimate_updates and estimates is not None and recorded.about.has_rewards and acts:
+    estimated = not has_env and config.data.estimate_updates != 0 and recorded.about.has_rewards and acts
+    if estimated and estimates is not None:
         specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
         estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, reward_clipping=recorded.clipped)
     recorded.close()

@@ -56,7 +56,8 @@ class Request:
     files: Sequence[Path] = ()
     """YAML files with settings, the later one wins."""
     run: Path | None = None
-    """The run folder. A run of this algorithm there gives the settings below the files, unless ``preset`` is set."""
+    """The run folder. A run of this algorithm there gives the settings below the files, unless another preset is named.
+    """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values by path of a setting, or nested: the highest layer."""
 
@@ -215,12 +216,13 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
         return request.algorithm
-    if (saved := _saved_run_layer(request, files)) is not None:
+    layers = [*(layer.values for layer in files), overrides, {"preset": request.preset}]
+    chosen = {name: value for layer in layers for name in ("preset", "device", "steps") if (value := layer.get(name))}
+    if (saved := _saved_run_layer(request, files, chosen.get("preset"))) is not None:
         return saved.apply(default_config(request.algorithm_name))
     if isinstance(request.algorithm, AlgorithmConfig):
         _check_no_algorithm_settings(files)
-    layers = [_recorded_preset(request), *(layer.values for layer in files), overrides, {"preset": request.preset}]
-    chosen = {name: value for layer in layers for name in ("preset", "device", "steps") if (value := layer.get(name))}
+    chosen = _recorded_preset(request) | chosen
     named = [name for layer in files if (name := _env_of_settings(layer.values)) is not None]
     env, data = request.env_id or (named[-1] if named else None), _data_settings(files, overrides)
     env_of_preset = None if env == NO_ENV else env
@@ -280,23 +282,28 @@ def _check_no_algorithm_settings(files: Sequence[Layer]) -> None:
             )
 
 
-def _saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
-    """Return what a run of this algorithm in ``request.run`` has saved; None if there is none.
+def _saved_run_layer(request: Request, files: Sequence[Layer], preset: str | None) -> Layer | None:
+    """Return what a run of this algorithm, or several seeds, in ``request.run`` have saved; None if there is none.
 
-    A preset that the user names replaces it, and so does a file with all settings.
+    Another preset that the user names, ``preset``, replaces it, and so does a file with all settings.
     """
     names = {field.name for field in fields(ExperimentConfig)} - {"seed"}
-    is_replaced = request.preset is not None or any(names <= layer.values.keys() for layer in files)
-    if request.run is None or is_replaced or not RunFolder.from_path(request.run).config.is_file():
+    if request.run is None or any(names <= layer.values.keys() for layer in files):
         return None
     folder = RunFolder.from_path(request.run)
-    saved = read_saved_config(folder.path)
+    path = folder.config if folder.config.is_file() else folder.path / "settings.yaml"
+    if not path.is_file():
+        return None
+    saved = read_saved_config(folder.path, path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
         return None
-    is_named = request.env is not None or any(_env_of_settings(layer.values) is not None for layer in files)
-    check_module_names(saved, f"the run {request.run}", *(["env"] if is_named else []))
-    check_locations(saved.experiment, folder.config, folder.path)
-    return Layer(str(folder.config), saved.experiment)
+    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
+    env = request.env_id or (named[-1] if named else str(saved.experiment.get("env", {}).get("id", "")))
+    if preset and _choose_preset(request.algorithm_name, env, preset, "auto") != saved.experiment.get("preset"):
+        return None
+    check_module_names(saved, f"the run {request.run}", *(["env"] if request.env is not None or named else []))
+    check_locations(saved.experiment, path, folder.path)
+    return Layer(str(path), saved.experiment)
 
 
 def _recorded_preset(request: Request) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class BatchSampler:
         """The sampler that receives priorities, if windows are drawn by them."""
         self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
         queued = online and config.online_queue and not config.sequential
-        self.online: OnlineQueue | None = OnlineQueue(windows) if queued else None
+        self.online: OnlineQueue | None = OnlineQueue(windows, window.stride) if queued else None
 
     @property
     def state_resets(self) -> np.ndarray | None:

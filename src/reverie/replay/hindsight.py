@@ -8,6 +8,9 @@ goal, the achieved goal of a later stored row of the episode, and the rewards an
     row               r      r+1    r+2    ...   e       e: the newest stored row of the episode
     desired goal      g      g      g                    future: g is achieved in a row after r, up to e
     reward            .      f(r+1) f(r+2)               f(t): the reward of the goal achieved in row t, given g
+
+Where goals end episodes, a relabeled episode ends at its goal: the rows behind it in the window are ``is_last`` too, so
+that no transition begins there.
 """
 
 from __future__ import annotations
@@ -123,13 +126,20 @@ class GoalRelabeler:
         goals = self.storage.gather_column(ACHIEVED, goal_row * self.storage.streams + stream[run])
         goal_of_run = np.full(len(row), -1)
         goal_of_run[run] = np.arange(len(run))
-        goal_of_row = goal_of_run[begins_run.ravel().cumsum() - 1]  # [B T]
-        self.write(rows, np.flatnonzero(goal_of_row >= 0), goals, goal_of_row, is_first.ravel())
+        run_of_row = begins_run.ravel().cumsum() - 1  # [B T]
+        goal_of_row = goal_of_run[run_of_row]
+        ended = self.write(rows, np.flatnonzero(goal_of_row >= 0), goals, goal_of_row, is_first.ravel())  # [E]
+        if (length := is_first.shape[1]) - self.context > 2:
+            behind = _find_rows_behind(ended[ended % length >= self.context], run_of_row, length)
+            rows["is_last"].flatten(0, 1)[torch.from_numpy(behind).to(rows["is_last"].device)] = True
 
     def write(
         self, rows: dict[str, Tensor], index: np.ndarray, goals: Tensor, goal_of_row: np.ndarray, is_first: np.ndarray
-    ) -> None:
-        """Write ``goals`` ``[G, ...]`` to the rows ``index`` ``[M]`` of all ``[B T]``, and what follows from them."""
+    ) -> np.ndarray:
+        """Write ``goals`` ``[G, ...]`` to the rows ``index`` ``[M]`` of all ``[B T]``, and what follows from them.
+
+        Return those ``[E]`` of the rows that terminate their relabeled episodes.
+        """
         flat = {name: rows[name].flatten(0, 1) for name in (ACHIEVED, DESIRED, "reward", "is_last", "is_terminal")}
         assert flat["reward"].data_ptr() == rows["reward"].data_ptr(), "the rows are contiguous"
 
@@ -137,21 +147,23 @@ class GoalRelabeler:
             return torch.from_numpy(values).to(goals.device)
 
         at, desired = on_device(index), goals[on_device(goal_of_row[index])]  # [M], [M, ...]
-        achieved, stored_terminal = as_numpy(flat[ACHIEVED][at]), as_numpy(flat["is_terminal"][at])
-        other_end = self.find_other_ends(achieved, as_numpy(flat[DESIRED][at]), stored_terminal)
+        achieved, stored, is_terminal = (as_numpy(flat[name][at]) for name in (ACHIEVED, DESIRED, "is_terminal"))
+        other_end = self.find_other_ends(achieved, stored, is_terminal)
         reward, terminal = self.goal_fn(achieved, as_numpy(desired))
         if terminal is not None and MASK in rows:
-            unknown = stored_terminal & ~(terminal | other_end) & as_numpy(rows[MASK].flatten(0, 1)[at]).all(1)
+            unknown = is_terminal & ~(terminal | other_end) & as_numpy(rows[MASK].flatten(0, 1)[at]).all(1)
             if unknown.any():  # learners would bootstrap from illegal actions: these runs keep their goals
                 is_known = ~np.isin(goal_of_row[index], goal_of_row[index[unknown]])
-                self.write(rows, index[is_known], goals, goal_of_row, is_first)
-                return
+                return self.write(rows, index[is_known], goals, goal_of_row, is_first)
         flat[DESIRED][at] = desired
         no_step = is_first[index]  # no action led there
         flat["reward"][at] = on_device(np.where(no_step, 0, reward).astype(np.float32))
-        if terminal is not None:
-            flat["is_terminal"][at] = on_device((terminal | other_end) & ~no_step)
-            flat["is_last"][at] |= flat["is_terminal"][at]
+        if terminal is None:
+            return index[:0]
+        ended = (terminal | other_end) & ~no_step
+        flat["is_terminal"][at] = on_device(ended)
+        flat["is_last"] |= flat["is_terminal"]
+        return np.asarray(index[ended])
 
     def find_other_ends(self, achieved: np.ndarray, desired: np.ndarray, is_terminal: np.ndarray) -> np.ndarray:
         """Return whether each of M rows terminates for another reason than its stored goal, such as a fall."""
@@ -206,3 +218,9 @@ class GoalRelabeler:
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state."""
         self.rng.bit_generator.state = dict(state["rng"])
+
+
+def _find_rows_behind(ended: np.ndarray, run_of_row: np.ndarray, length: int) -> np.ndarray:
+    """Return the rows behind the rows ``ended`` ``[E]`` of the same run, in windows of ``length`` rows."""
+    behind = np.minimum(ended[:, None] + np.arange(1, length), len(run_of_row) - 1)  # [E, T-1]
+    return np.asarray(behind[run_of_row[behind] == run_of_row[ended][:, None]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 
 import numpy as np
@@ -145,19 +146,21 @@ class EpisodeEndSampler(Sampler):
 
 
 class OnlineQueue(Sampler):
-    """Draws each stream's newest rows once, in windows that do not overlap, before other windows are drawn.
+    """Draws each stream's newest rows once, in windows that overlap as little as possible, before other windows.
 
-    As in the replay of DreamerV3's authors: ``length`` rows after a stream's last queued window, its newest window is
-    queued; only its free rows may overlap another. Windows that are evicted before they are drawn are dropped, which
-    bounds the queue.
+    ``stride`` rows after a stream's last queued window, its newest window is queued. In the replay of DreamerV3's
+    authors, windows do not overlap. Learners of transitions need more: the last row of a window, from which they only
+    bootstrap, is the first learned row of the next window. If the stride steps over the end of an episode, and windows
+    do not cross it, the episode's last window is queued with the first window of the next. Windows that are evicted
+    before they are drawn are dropped, which bounds the queue.
     """
 
     listens = True
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: Windows, stride: int) -> None:
         self.windows = windows
         self.storage: Storage = windows.storage
-        self.learned: int = windows.length - windows.free
+        self.stride = stride
         self.clear()
 
     def clear(self) -> None:
@@ -177,12 +180,22 @@ class OnlineQueue(Sampler):
         if new and (row := new[0] // streams) >= self.soonest:
             for handle in new:
                 if self.due[handle % streams] <= row:
+                    if self.due[handle % streams] < row:
+                        self._add_skipped_window(handle % streams)
                     self.queue.append(handle)
-                    self.due[handle % streams] = row + self.learned
+                    self.due[handle % streams] = row + self.stride
             self.soonest = min(self.due)
         oldest = self.windows.oldest
         while self.queue and self.queue[0] < oldest:
             self.queue.popleft()
+
+    def _add_skipped_window(self, stream: int) -> None:
+        """Queue the last window that began before the next one was due, and after the last queued window."""
+        due, streams, handles = self.due[stream], self.storage.streams, self.windows.queue.handles
+        begin, end = handles.searchsorted([(due - self.stride + 1) * streams, due * streams])
+        skipped = handles[begin:end][handles[begin:end] % streams == stream]
+        if len(skipped):
+            insort(self.queue, int(skipped[-1]))  # in order, for evictions
 
     @property
     def oldest_row(self) -> int:

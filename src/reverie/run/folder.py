@@ -188,11 +188,11 @@ class SavedConfig:
         return str(self.experiment.get("env", {}).get("id"))
 
 
-def read_saved_config(path: Path) -> SavedConfig:
-    """Read the settings of the run in ``path``."""
+def read_saved_config(path: Path, config: Path | None = None) -> SavedConfig:
+    """Read the settings of the run in ``path``, from another file than its config.yaml if ``config`` is one."""
     check_local(path, "run")
     check_links(path)
-    config = RunFolder(path).config
+    config = config or RunFolder(path).config
     if not config.is_file():
         reason = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{near(path)}"
         inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
