@@ -27,7 +27,7 @@ from reverie.datasets.validate import validate
         (
             "a.txt",
             b"1, 2, 3, 4, 5, 6, 7",
-            r"its format is unknown.*formats: folders: Minari, .*, CSV: tables",
+            r"its format is unknown.*formats: folders: Minari, .*, TSV: tables",
         ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],

@@ -1,6 +1,7 @@
 """Tables: roles of columns, ends of episodes, rows that are episodes."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -320,3 +321,51 @@ def test_places_in_an_arrow_file_that_are_wrong(tmp_path, size, place):
     file.write_bytes(content.replace(whole, begins.tobytes()))
     with pytest.raises((DataError, pa.ArrowInvalid)):
         list(open_reader(str(file), options).parts())
+
+
+IDS = {"obs": "o", "action": "a", "reward": "r", "episode": "user"}
+
+
+def write_logs(folder, suffix, files):
+    """Write a table of two steps for each id of each file."""
+    folder.mkdir()
+    separator = "\t" if suffix == "tsv" else ","
+    for number, ids in enumerate(files):
+        rows = [[user, f"{number}.{t}", str(t), "1"] for user in ids for t in range(2)]
+        lines = [separator.join(row) for row in [["user", "o", "a", "r"], *rows]]
+        (folder / f"{number}.{suffix}").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+@pytest.mark.parametrize("ids", [("12345678901234567100", "12345678901234567200"), ("007", "7"), ("1e2", "100")])
+def test_ids_in_text_are_read_as_text(tmp_path, suffix, ids):
+    rows = joined(open_reader(write_logs(tmp_path / "d", suffix, [ids]), ReadOptions(columns=IDS)).parts())
+    assert rows["is_first"].sum() == 2
+
+
+def test_ids_of_other_types_are_different_episodes(tmp_path):
+    """UUIDs, and names of folders; of floats above 2^53, a remark says that several can be the same."""
+    values = {"o": [0.0, 1, 2, 3], "a": [0, 1, 0, 1], "r": [1.0] * 4}
+    users = pa.array([bytes([n // 2] * 16) for n in range(4)], pa.binary(16)).cast(pa.uuid())
+    for ids, remark in (([2.0**60, 2.0**60, 2.0**61, 2.0**61], "floats above 2\\^53"), (users, None)):
+        reader = open_reader(pa.table(values | {"user": ids}), ReadOptions(columns=IDS))
+        assert joined(reader.parts())["is_first"].sum() == 2
+        assert (remark is None) or any(re.search(remark, line) for line in reader.remarks())
+    for name in ("user=007", "user=7"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        pa.parquet.write_table(pa.table(values), tmp_path / "d" / name / "part.parquet")
+    assert joined(open_reader(str(tmp_path / "d"), ReadOptions(columns=IDS)).parts())["is_first"].sum() == 2
+
+
+@pytest.mark.parametrize("files", [("0", "0", "0"), ("012", "012"), ("01", "12")])
+def test_an_id_that_two_files_have_is_two_episodes(tmp_path, files):
+    """A remark names the files, unless a column tells that the first episode is not truncated there."""
+    path = write_logs(tmp_path / "d", "csv", files)
+    reader = open_reader(path, ReadOptions(columns=IDS))
+    assert joined(reader.parts())["is_first"].sum() == sum(map(len, files))
+    assert any(
+        re.search(r"'user' has the id . in 0\.csv and in 1\.csv: these are different", x) for x in reader.remarks()
+    )
+    told = open_reader(path, ReadOptions(columns=IDS | {"next_obs": "o"}))
+    assert told.marks_truncations

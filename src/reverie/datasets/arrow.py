@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import check_expanded
 from reverie.core.images import open_image
-from reverie.datasets.source import import_optional, open_data, reading
+from reverie.datasets.source import TEXT_SUFFIXES, import_optional, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
 MAX_OPEN_FILES = 8
@@ -57,13 +57,18 @@ def _parquet(file: Path, changed: int) -> Any:
     return opened
 
 
-def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
-    """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
+def open_table(file: Path, text: Iterable[str] = ()) -> tuple[Any, list[TableChunk]]:
+    """Return the schema of an Arrow, Parquet, CSV or TSV file, and its pieces; raise DataError if it is damaged.
+
+    ``text``: columns of CSV files that are read as text, even if they look like numbers.
+    """
     with reading(file):
-        if file.suffix.lower() == ".csv":
+        if (suffix := file.suffix.lower()) in TEXT_SUFFIXES:
             csv = import_optional("pyarrow.csv", "arrow")
             options = csv.ReadOptions(skip_rows=_comment_lines(file))
-            return table_pieces(csv.read_csv(file, read_options=options), str(file))
+            parse = csv.ParseOptions(delimiter=TEXT_SUFFIXES[suffix])
+            types = csv.ConvertOptions(column_types=dict.fromkeys(text, import_pyarrow().string()))
+            return table_pieces(csv.read_csv(file, options, parse, types), str(file))
         if _is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
@@ -77,7 +82,7 @@ def _comment_lines(file: Path) -> int:
     """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
     with io.TextIOWrapper(open_data(file), encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream):
-            if not line.startswith("#") or "," in line.partition("{")[0]:
+            if not line.startswith("#") or TEXT_SUFFIXES[file.suffix.lower()] in line.partition("{")[0]:
                 return number
     return 0
 
@@ -89,7 +94,7 @@ def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
         pairs = (part.partition("=") for part in file.parent.parts)
         partitions[file] = {name: unquote(value) for name, sign, value in pairs if name and sign}
     for name in sorted(set.intersection(*map(set, partitions.values()))):
-        is_whole = all(re.fullmatch(r"-?\d{1,18}", named[name]) for named in partitions.values())
+        is_whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", named[name]) for named in partitions.values())  # 07 is not 7
         for file, (schema, pieces) in tables.items():
             value = arrow.scalar(int(partitions[file][name]) if is_whole else partitions[file][name])
             if name not in schema.names:
@@ -239,7 +244,9 @@ class TableColumn:
 
     def category_codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
-        column = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
+        parts = list(self._slices(0, int(self.edges[-1])))
+        is_extension = isinstance(parts[0], self.arrow.ExtensionArray)  # such as a UUID
+        column = self.arrow.chunked_array([part.storage for part in parts] if is_extension else parts)
         if column.null_count:
             raise DataError(f"{self.label} has no value in {column.null_count:,} rows: expected one in each.")
         if self.arrow.types.is_dictionary(column.type):
@@ -249,7 +256,10 @@ class TableColumn:
             )
         coded = column.dictionary_encode().unify_dictionaries()
         codes = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
-        return np.concatenate(codes), coded.chunk(0).dictionary.to_pylist()
+        names = coded.chunk(0).dictionary.to_pylist()
+        if "" in names:  # a missing value of a CSV file
+            raise DataError(f"{self.label} is empty in some rows: expected a value in each.")
+        return np.concatenate(codes), names
 
 
 def join_columns(columns: Sequence[TableColumn]) -> LazyColumn:

@@ -34,7 +34,7 @@ from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
-from reverie.datasets.source import Source, natural_sort_key, without_text
+from reverie.datasets.source import TEXT_SUFFIXES, Source, natural_sort_key, without_text
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -61,6 +61,16 @@ NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
+EXACT_FLOAT = 2**53
+"""Largest whole number up to which floats represent each one."""
+ROUNDED_IDS = (
+    "'{}' has ids that are floats above 2^53, where different ids become the same number: store them as text or as "
+    "integers"
+)
+REPEATED_ID = (
+    "'{}' has the id {} in {} and in {}: these are different episodes, since no column for truncated, end or next_obs "
+    "tells that an episode continues in the next file"
+)
 IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
 """Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
 UNSEEN = (
@@ -73,13 +83,13 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".parquet", ".csv")
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".parquet", *TEXT_SUFFIXES)
     has_final_steps: bool = False
     """See ``Transitions``."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return source.head in MAGIC or (source.path.suffix.lower() == ".csv" and not source.is_folder)
+        return source.head in MAGIC or (source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder)
 
     @classmethod
     def files_in(cls, folder: Source) -> list[Path]:
@@ -99,7 +109,9 @@ class TableReader(TransitionsReader):
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or [path]
-        tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
+        numbers = [name for role, names in options.columns.items() if role != "episode" for name in _names(names)]
+        ids = {*_names(options.columns.get("episode", ()))} - {*numbers}  # numbers would lose digits and zeros
+        tables = {f: open_table(f, ids) if table is None else table_pieces(table, str(path)) for f in self.paths}
         add_partitions(tables)
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
@@ -218,21 +230,40 @@ class TableReader(TransitionsReader):
         return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids."""
+        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids.
+
+        An episode continues in the next file only if a column tells that it is not truncated there.
+        """
         column = self.columns("episode")[0]
         number, ids = column.category_codes()
+        if any(isinstance(episode, float) and abs(episode) > EXACT_FLOAT for episode in ids):
+            self.add_remark(ROUNDED_IDS.format(column.name))
+        files = np.searchsorted(self.ends, np.arange(self.total), "right")
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
-        last[self.ends - 1] |= end[self.ends - 1]
-        stop, resume = _find_split_episode(number, end)
-        if resume >= 0:
+        edges = np.flatnonzero(files[1:] != files[:-1])
+        unmarked = edges[~last[edges] & ~end[edges]] if not self.marks_truncations else edges[:0]
+        last[edges] |= end[edges]
+        last[unmarked] = True
+        stops, resumes = _find_split_episodes(number, end)
+        if (same := files[stops] == files[resumes]).any():
+            stop, resume = (int(rows[same][0]) for rows in (stops, resumes))
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[resume]]} ('{column.name}') are not contiguous: they "
                 f"stop after {self.position(stop)} and continue in {self.position(resume)}. Sort the table by this "
                 "column, stably."
             )
+        for row, other in [*zip(unmarked, unmarked + 1, strict=True), *zip(stops, resumes, strict=True)][:1]:
+            names = (self.paths[files[index]].name for index in (row, other))
+            remark = REPEATED_ID.format(column.name, ids[number[row]], *names)
+            self.add_remark(remark, len(unmarked) + len(stops))
         self._check_flags(flags, last)
         return end | last
+
+    @property
+    def marks_truncations(self) -> bool:
+        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file."""
+        return any(_head(role) in ("truncated", "end", "next_obs") for role in self.roles)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
@@ -312,18 +343,17 @@ def _names(named: ColumnNames) -> Sequence[str]:
     return [named] if isinstance(named, str) else named
 
 
-def _find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
-    """Find an episode whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
+def _find_split_episodes(episode: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find episodes whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
 
-    Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
+    Returns the indices of the last transitions before interruptions, and of the first ones after them.
     """
     first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of equal numbers
     last = np.append(first[1:], len(episode)) - 1
     order = np.argsort(episode[first], kind="stable")
     run, next_run = order[:-1], order[1:]
     broken = (episode[first[run]] == episode[first[next_run]]) & ~end[last[run]]
-    at = int(broken.argmax()) if broken.any() else -1
-    return (int(last[run[at]]), int(first[next_run[at]])) if at >= 0 else (-1, -1)
+    return last[run[broken]], first[next_run[broken]]
 
 
 def tables_in(path: Path) -> list[Path]:
