@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import imageio_ffmpeg
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -126,6 +128,46 @@ def test_folders_whose_parts_disagree(tmp_path):
         file.write_text("\n".join(["{" if change is None else json.dumps(json.loads(first) | change), *others]))
         with pytest.raises(ReverieError, match=said):
             open_reader(tmp_path / name).info()
+
+
+@pytest.mark.parametrize("videos", [False, True])
+def test_the_order_of_frames_is_the_order_of_time(tmp_path, videos):
+    """Rows in another order are refused; a gap ends the episode, and pictures are those of their frames."""
+
+    def without(table, lived):
+        table = table | {"timestamp": [t / 10 for t in table["frame_index"]]}
+        return {name: [v for i, v in enumerate(values) if i != 6] for name, values in table.items()}  # of the third
+
+    def turned(table, lived):
+        return {name: [values[i] for i in (0, 2, 1, *range(3, 14))] for name, values in table.items()}
+
+    short = [*LIVED[:2], replace(LIVED[2], steps=4), *LIVED[3:]]
+    folder = lerobot(tmp_path / "d", 3, more=without, videos=videos)
+    table = {"episode_index": range(5), "length": [e.steps for e in short]}
+    old = pyarrow.parquet.read_table(folder / "meta/episodes/chunk-000/file-000.parquet").to_pydict()
+    pyarrow.parquet.write_table(pa.table(old | table), folder / "meta/episodes/chunk-000/file-000.parquet")
+    file = folder / "meta/info.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"total_frames": 13}))
+    with open_reader(folder) as reader:
+        rows = joined(reader.parts())
+        assert "frame_index skips frames within an episode, which is truncated there" in reader.remarks()
+        seen = rows["obs/state"]
+        assert seen[rows["is_first"]].tolist() == [[1, 0], [2, 0], [3, 0], [3, 3], [4, 0], [5, 0]]
+        if videos:
+            truth = np.stack([frame(int(number), int(t)) for number, t in seen])
+            assert np.abs(rows["obs/images.top"].astype(int) - truth).max() <= 2
+    with pytest.raises(
+        DataError, match=r"row 2 has frame 1 of episode 0, after frame 2 .*Sort the tables by episode_in"
+    ):
+        open_reader(lerobot(tmp_path / "e", 3, videos=False, more=turned)).info()
+
+
+def test_times_that_are_not_those_of_the_frames_are_named(tmp_path):
+    def more(table, lived):
+        return table | {"timestamp": [t / 5 for t in table["frame_index"]]}
+
+    report = validate(open_reader(lerobot(tmp_path / "d", 3, videos=False, more=more)))
+    assert any("timestamp does not advance by 1 / fps = 0.1 s" in line for line in report.remarks)
 
 
 def test_videos_that_do_not_fit(tmp_path):

@@ -369,3 +369,16 @@ def test_an_id_that_two_files_have_is_two_episodes(tmp_path, files):
     )
     told = open_reader(path, ReadOptions(columns=IDS | {"next_obs": "o"}))
     assert told.marks_truncations
+
+
+@pytest.mark.parametrize(
+    ("steps", "remark"), [([0, 2, 1, 3], "does not grow"), ([0, 1, 3, 4], "skips steps"), ([0, 4, 8, 12], "")]
+)
+def test_step_numbers_that_are_not_in_order_are_named(steps, remark):
+    table = pa.table(
+        {"o": [0.0, 1, 2, 3] * 2, "a": [0, 1] * 4, "r": [1.0] * 8, "user": list("aaaabbbb"), "step": steps * 2}
+    )
+    reader = open_reader(table, ReadOptions(columns=IDS))
+    reader.info()
+    assert [line for line in reader.remarks() if "'step'" in line and remark in line] or not remark
+    assert remark or not any("'step'" in line for line in reader.remarks())

@@ -231,6 +231,10 @@ MARKS = re.compile(
     re.IGNORECASE,
 )
 """Names of arrays that can mark where episodes begin or end."""
+EPISODE_IDS = re.compile(
+    r"(^|/)(episode|ep|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
+)
+"""Names of arrays that seem to contain the id of each step's episode."""
 REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
 """Names of arrays that can contain rewards."""
 
@@ -338,9 +342,10 @@ class ColumnsReader(TransitionsReader):
                 self.add_remark(NO_TERMINALS, int("terminals" not in columns))
             if not self.tells_ends and limit is not None:
                 end |= time_limit_truncations(terminal, limit)
-            elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
-                self.check_marks(end)
-                self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
+            elif "next_observations" not in columns:
+                if unknown := not (self.tells_ends and end[:-1].any()):
+                    self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
+                self.check_marks(end, MARKS if unknown else EPISODE_IDS)
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
@@ -353,10 +358,10 @@ class ColumnsReader(TransitionsReader):
                 has_final_steps=self.has_final_steps,
             )
 
-    def check_marks(self, end: np.ndarray) -> None:
-        """Raise DataError if an unused array marks an episode end that ``end`` ``[n]`` does not."""
+    def check_marks(self, end: np.ndarray, names: re.Pattern[str]) -> None:
+        """Raise DataError if an unused array of these ``names`` marks an episode end that ``end`` ``[n]`` does not."""
         lone = not end[:-1].any()  # otherwise all would be a single episode
-        for name in self.left_out if lone else filter(MARKS.search, self.left_out):
+        for name in self.left_out if lone else filter(names.search, self.left_out):
             values = self.array(name)
             if values is not None and _marks_more(values, end):
                 raise DataError(

@@ -7,6 +7,8 @@
 | `next.reward`, else `next.success` | reward; without both, there are no rewards |
 | `next.success`, else `next.done` | in the last step: whether the episode terminated |
 | `episode_index` | episode |
+| `frame_index` | order of the steps, which the tables must have; a gap ends the episode |
+| `timestamp` | compared with the frames per second |
 | `task_index` | with several tasks: observation `task`, text |
 
 Values have the declared shapes. All other features, such as texts, are left out, with a remark.
@@ -38,7 +40,7 @@ from gymnasium import spaces
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import LARGEST_LOG, read_file
-from reverie.datasets.arrow import read_table
+from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.reader import ColumnNames, DatasetInfo, Reader, ReadOptions, Space
@@ -61,6 +63,10 @@ MAX_FPS = 10_000
 MAX_VALUES = 1 << 30
 """Upper limits of the frames per second, and of the values of a feature in one step."""
 ADVICE = "Download or copy the dataset again."
+FRAME_GAP = "frame_index skips frames within an episode, which is truncated there"
+WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to the next one"
+TIME_TOLERANCE = 0.1
+"""Largest error of the time between two frames, as a part of it."""
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
@@ -224,11 +230,49 @@ class LeRobotReader(TableReader):
     @cached_property
     def episodes(self) -> list[tuple[int, int, int]]:
         """Number, first step and end of each episode, in the order of the steps."""
-        numbers = self.columns("episode")[0].values.read(0, self.total)
+        numbers, frames = self.columns("episode")[0].values.read(0, self.total), self.frames
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), self.total]
+        starts = numbers[edges[:-1]]
+        wrong = np.append(False, (np.diff(numbers) == 0) & (np.diff(frames) <= 0))
+        wrong[edges[:-1]] = ~np.isin(np.arange(len(starts)), np.unique(starts, return_index=True)[1])  # seen before
+        if wrong.any():
+            row = int(wrong.argmax())
+            after = f"after frame {frames[row - 1]:,} of episode {numbers[row - 1]:,}"
+            raise DataError(
+                f"{self.path}: {self.position(row)} has frame {frames[row]:,} of episode {numbers[row]:,}, {after}: "
+                "expected the order of time. Sort the tables by episode_index and frame_index."
+            )
         episodes = [(int(numbers[start]), start, stop) for start, stop in itertools.pairwise(edges)]
         self.metadata.check_lengths({number: stop - start for number, start, stop in episodes})
         return episodes
+
+    @cached_property
+    def frames(self) -> np.ndarray:
+        """Number of each step's frame in its episode, ``[n]``; without frame_index, that of its row."""
+        if "frame_index" in self.schema.names:
+            column = TableColumn(self.pieces, "frame_index", f"{self.path}: 'frame_index'").values
+            return column.read(0, self.total).reshape(-1)
+        return np.arange(self.total)
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Steps of an episode that the next frame does not follow."""
+        inside = np.ones(self.total - 1, bool)
+        inside[[stop - 1 for _, _, stop in self.episodes[:-1]]] = False
+        steps = np.diff(self.frames)
+        if "timestamp" in self.schema.names:
+            column = TableColumn(self.pieces, "timestamp", f"{self.path}: 'timestamp'").values
+            seconds = np.diff(column.read(0, self.total).astype(np.float64).reshape(-1)) * self.metadata.fps
+            wrong = inside & (steps == 1) & ~(np.abs(seconds - 1) <= TIME_TOLERANCE)
+            self.add_remark(WRONG_TIMES.format(1 / self.metadata.fps), int(wrong.sum()))
+        gaps = np.flatnonzero(inside & (steps > 1))
+        self.add_remark(FRAME_GAP, len(gaps))
+        return gaps
+
+    def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
+        ends = super()._episode_ends(end, flags)
+        ends[self.gaps] = True
+        return ends
 
     def column(self, role: str) -> LazyColumn:
         name = self.roles[role]
@@ -253,15 +297,19 @@ class LeRobotReader(TableReader):
         shape, depths = self.metadata.frame_shape(key), self.metadata.depths(key)
         frames = VideoFrames(shape, self.metadata.fps, depths)
         self.cameras.append(frames)
-        starts = [start for _, start, _ in self.episodes]
+        firsts = [start for _, start, _ in self.episodes]
+        starts = np.union1d(firsts, self.gaps + 1)  # of steps whose frames follow each other
+        has_frames = "frame_index" in self.schema.names
 
         def read(start: int, stop: int) -> np.ndarray:
             parts = []
             begin, end = int(np.searchsorted(starts, start, "right")) - 1, int(np.searchsorted(starts, stop))
-            for number, first, last in self.episodes[begin:end]:
-                file, offset = self.metadata.locate(key, number)
+            for first, last in itertools.pairwise([*starts[begin:end].tolist(), self.total]):
                 at = max(start, first)
-                parts.append(frames.read(file, offset + at - first, min(stop, last) - at))
+                number, episode_start, _ = self.episodes[int(np.searchsorted(firsts, at, "right")) - 1]
+                file, offset = self.metadata.locate(key, number)
+                frame = int(self.frames[at]) if has_frames else at - episode_start
+                parts.append(frames.read(file, offset + frame, min(stop, last) - at))
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         return LazyColumn((self.total, *shape), np.dtype(np.uint8 if depths is None else np.float32), read)

@@ -61,6 +61,12 @@ NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
+STEP_NUMBERS = frozenset({"frame_index", "step", "step_id", "step_index", "step_number", "timestep", "time_step"})
+"""Names of columns that seem to number the steps of an episode."""
+STEPS_OUT_OF_ORDER = (
+    "'{}' does not grow from a step of an episode to the next one: sort the table by it within episodes"
+)
+STEPS_MISSING = "'{}' skips steps within an episode: the steps before and after them are read as consecutive"
 EXACT_FLOAT = 2**53
 """Largest whole number up to which floats represent each one."""
 ROUNDED_IDS = (
@@ -208,12 +214,26 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
+        if not (self.has_episode_rows or next_obs):
+            self._check_step_numbers(end)
         has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
             propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None, reader=self,
             has_truncations=has_truncations, has_final_steps=self.has_final_steps,
         )  # fmt: skip
+
+    def _check_step_numbers(self, end: np.ndarray) -> None:
+        """Add a remark if a column that seems to number the steps of an episode is not in order. ``end``: bool [n]."""
+        used = {name for names in self.roles.values() for name in _names(names)}
+        for name in STEP_NUMBERS.intersection(self.schema.names) - used:
+            if not import_pyarrow().types.is_integer(self.schema.field(name).type):
+                continue
+            values = TableColumn(self.pieces, name, f"{self.path}: '{name}'").values.read(0, self.total)
+            steps = np.diff(values.astype(np.int64))[~end[:-1]]  # within episodes
+            usual = np.unique(steps[steps > 0])[:1]
+            self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps <= 0).sum()))
+            self.add_remark(STEPS_MISSING.format(name), int((steps > usual).sum()) if len(usual) else 0)
 
     def _flag(self, role: str) -> np.ndarray:
         column, is_of_episode = self.column(role), self.has_episode_rows and not self.columns(role)[0].flat
