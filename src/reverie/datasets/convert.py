@@ -27,7 +27,7 @@ from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
-from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
+from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
 from reverie.datasets.options import Subset
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
@@ -142,6 +142,7 @@ def _to_minari(
         reader.add_remark(remark, int(bool(remark)))
     metadata |= {} if info.has_rewards else {HAS_REWARDS_KEY: False}
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
+    metadata |= {ELEMENT_NAMES: json.dumps(info.element_names)} if info.element_names else {}
 
     def fields() -> Iterator[dict[str, Any]]:
         first = 0
@@ -201,7 +202,7 @@ def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
     if all(store.knows_actions for store in _stores_in(reader)):
         out |= {"observation_space": space_to_json(info.observation), "action_space": space_to_json(info.action)}
         out["measured"] = info.has_measured_bounds
-    details = {"env_spec": info.env_spec, "env_settings": info.env_settings}
+    details = {"env_spec": info.env_spec, "env_settings": info.env_settings, "element_names": info.element_names}
     return out | {name: value for name, value in details.items() if value}
 
 

@@ -383,6 +383,8 @@ def declared_fields(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]
         fields |= {"action": space_from_json(str(action), str(path)), "has_measured_bounds": False}
     if (observation := attributes.get("observation_space")) is not None:
         fields["observation"] = space_from_json(str(observation), str(path))
+    if (names := attributes.get("element_names")) is not None:
+        fields["element_names"] = {column: tuple(elements) for column, elements in json.loads(names).items()}
     if "max_episode_steps" in attributes:
         fields["max_episode_steps"] = int(attributes["max_episode_steps"])
     return fields

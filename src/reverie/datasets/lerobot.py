@@ -29,7 +29,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from reverie.core.files import LARGEST_LOG, read_file
 from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
-from reverie.datasets.reader import ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
@@ -67,6 +67,7 @@ FRAME_GAP = "frame_index skips frames within an episode, which is truncated ther
 WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to the next one"
 TIME_TOLERANCE = 0.1
 """Largest error of the time between two frames, as a part of it."""
+UNNAMED_TASKS = "task_index has several tasks, but meta/tasks, which names them, is missing: the task is not observed"
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
@@ -134,6 +135,12 @@ class LeRobotMetadata:
         is_moved = isinstance(names, list) and str(*names[:1]).startswith("channel")
         return (*shape[1:], shape[0]) if is_moved and len(shape) == 3 else shape
 
+    def element_names(self, key: str) -> tuple[str, ...]:
+        """Return the names of a vector's elements, such as joints; version 2 groups them, ``{"motors": [...]}``."""
+        feature = self.features.get(key, {})
+        is_picture = feature.get("dtype") in ("image", "video")
+        return () if is_picture or not feature.get("names") else tuple(_flatten(feature["names"]))
+
     def frame_shape(self, key: str) -> tuple[int, int, int]:
         """Return the shape [H, W, C] of a video's frames."""
         shape = self.shape(key)
@@ -171,6 +178,12 @@ class LeRobotMetadata:
         return self.path / VIDEO_PATHS[self.version].format(key=key, chunk=chunk, file=file, episode=episode), first
 
 
+def _flatten(names: Any) -> list[str]:
+    """Return nested lists and mappings of names as one list."""
+    items = list(names.values()) if isinstance(names, Mapping) else names
+    return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]
+
+
 def _task_text(row: Mapping[str, Any]) -> str:
     """Return the text in a row of the tasks; pandas stores it as the index, under another name."""
     texts = (str(value) for name, value in row.items() if name != "task_index")
@@ -193,6 +206,8 @@ class LeRobotReader(TableReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
         self.cameras: list[VideoFrames] = []
+        self.all_tasks: list[str] = []
+        """Tasks of all datasets that are joined with this one."""
         self.has_final_steps: bool = bool(self.metadata.own)
         self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
@@ -222,6 +237,14 @@ class LeRobotReader(TableReader):
 
     def supports_option(self, option: str) -> bool:
         return option == "columns"
+
+    def tasks(self) -> Collection[str]:
+        return () if self.names_columns or "obs" in self.roles else self.metadata.tasks.values()
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:
+        if self.tasks():
+            self.all_tasks = sorted(tasks)
+            self.roles["obs.task"] = "task_index"
 
     @cached_property
     def has_episode_rows(self) -> bool:
@@ -289,7 +312,10 @@ class LeRobotReader(TableReader):
 
     def _texts(self, index: LazyColumn) -> LazyColumn:
         def read(start: int, stop: int) -> np.ndarray:
-            return np.array([self.metadata.tasks[number] for number in index.read(start, stop).tolist()], object)
+            numbers = index.read(start, stop).reshape(-1).tolist()
+            if unknown := set(numbers) - self.metadata.tasks.keys():
+                raise DataError(f"{self.path}: meta/tasks has no task {min(unknown)}, which data names. {ADVICE}")
+            return np.array([self.metadata.tasks[number] for number in numbers], object)
 
         return LazyColumn(index.shape, np.dtype(object), read)
 
@@ -331,6 +357,9 @@ class LeRobotReader(TableReader):
         if self.total != declared:
             raise DataError(f"{self.path}: {INFO} declares {declared:,} steps, but data has {self.total:,}. {ADVICE}")
         assert self.episodes  # checks their lengths
+        if "task_index" in self.schema.names and not (self.names_columns or self.metadata.tasks):
+            column = TableColumn(self.pieces, "task_index", f"{self.path}: 'task_index'").values
+            self.add_remark(UNNAMED_TASKS, int(len(np.unique(column.read(0, self.total))) > 1))
         return super().transitions
 
     def info(self) -> DatasetInfo:
@@ -338,9 +367,13 @@ class LeRobotReader(TableReader):
         keys = {role.replace(".", "/", 1): name for role, name in self.roles.items()}
         leaves = {name: self._obs_space(keys[name], column) for name, column in columns.items()}
         tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
-        text = {"robot": str(metadata.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
+        text = {ROBOT: str(metadata.get("robot_type") or ""), FPS: fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
+        if self.all_tasks and "observation" in declared:
+            declared["observation"] = spaces.Dict({**declared["observation"].spaces, TASK: self._task_space()})
+        names = {name: self.metadata.element_names(str(keys[name])) for name in (*columns, "action") if name in keys}
+        declared["element_names"] = {name: value for name, value in names.items() if value}
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 
     def _obs_space(self, key: ColumnNames, column: LazyColumn) -> Space:
@@ -352,7 +385,7 @@ class LeRobotReader(TableReader):
         return infer_obs_space(column.shape[1:], column.dtype)
 
     def _task_space(self) -> spaces.Text:
-        texts = self.metadata.tasks.values()
+        texts = self.all_tasks or self.metadata.tasks.values()
         return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
 
 

@@ -45,6 +45,8 @@ AGAIN = "Download or copy the dataset again"
 # Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
 # environment's id with the module that registers it, which an env_spec cannot contain; and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
+ELEMENT_NAMES = "reverie_element_names"
+"""Key in the metadata of datasets written by reverie: the names of elements as JSON, see ``DatasetInfo``."""
 HAS_REWARDS_KEY = "reverie_has_rewards"
 """Key in the metadata of datasets written by reverie: False if the original has no rewards."""
 
@@ -176,6 +178,7 @@ class MinariReader(Reader):
             has_rewards=bool(self.metadata.get(HAS_REWARDS_KEY, True)),
             has_measured_bounds=unknown or infinite,
             declared_action_space=self.action if infinite and not unknown else None,
+            element_names={name: tuple(names) for name, names in self._metadata_json(ELEMENT_NAMES).items()},
             text={name: str(self.metadata[name]) for name in titles if self.metadata.get(name)},
         )
 

@@ -94,6 +94,7 @@ class SeenReader(Reader):
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
             env_spec=dict(declared.get("env_spec", {})),
+            element_names={name: tuple(names) for name, names in declared.get("element_names", {}).items()},
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
 

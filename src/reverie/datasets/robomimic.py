@@ -24,7 +24,7 @@ import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
-from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import TASK, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
 
@@ -123,7 +123,7 @@ class RobomimicReader(EpisodeArraysReader):
             )
 
     def info(self) -> DatasetInfo:
-        text = {"task": str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
+        text = {TASK: str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

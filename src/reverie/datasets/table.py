@@ -53,6 +53,8 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 }
 """Common column names of each role, for suggestions in error messages."""
 SCHEMA_OBS_KEY = b"reverie.observation_space"
+SCHEMA_NAMES_KEY = b"reverie.element_names"
+"""Key in the same schema: the names of the elements of columns, see ``DatasetInfo``."""
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_ACTIONS_KEY = b"reverie.action_space"
@@ -347,6 +349,9 @@ class TableReader(TransitionsReader):
         keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
         declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
+        names = {} if self.options.columns else self._schema_entry(SCHEMA_NAMES_KEY)
+        vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
+        declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 

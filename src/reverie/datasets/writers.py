@@ -33,7 +33,7 @@ from reverie.datasets.output import WriteReport, check_room, check_target, stage
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
 from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.source import import_optional
-from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_OBS_KEY
+from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_NAMES_KEY, SCHEMA_OBS_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
 
@@ -247,6 +247,7 @@ def declarations(info: DatasetInfo) -> dict[str, Any]:
     out: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
     if not info.inferred:
         out["observation_space"] = space_to_json(info.observation, short=True)
+    out |= {"element_names": json.dumps(info.element_names)} if info.element_names else {}
     if info.env:
         out |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
         out |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
@@ -294,6 +295,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
             declared = {} if info.has_measured_bounds else {SCHEMA_ACTIONS_KEY: space_to_json(info.action).encode()}
             declared |= {} if info.inferred else {SCHEMA_OBS_KEY: space_to_json(info.observation, short=True).encode()}
+            declared |= {SCHEMA_NAMES_KEY: json.dumps(info.element_names).encode()} if info.element_names else {}
             table = table.replace_schema_metadata({SCHEMA_COLUMNS_KEY: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
