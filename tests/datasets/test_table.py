@@ -382,3 +382,63 @@ def test_step_numbers_that_are_not_in_order_are_named(steps, remark):
     reader.info()
     assert [line for line in reader.remarks() if "'step'" in line and remark in line] or not remark
     assert remark or not any("'step'" in line for line in reader.remarks())
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_arrow_files_are_read_by_their_index(tmp_path, compression):
+    """Polars 2.1 begins them without the message that begins a stream."""
+    users = pa.array(["a", "a", "b", "b"]).dictionary_encode()
+    table = pa.table({"o": [[0.0, 1], [2, 3], [4, 5], [6, 7]], "a": [0, 1, 0, 1], "r": [1.0] * 4, "user": users})
+    file = tmp_path / "d.arrow"
+    with pa.ipc.new_file(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, 2)
+    content = file.read_bytes()
+    begin = 16 + int.from_bytes(content[12:16], "little")  # of the message after the schema
+    file.write_bytes(content[:8] + bytes(begin - 8) + content[begin:])
+    rows = joined(open_reader(str(file), ReadOptions(columns=IDS)).parts())
+    assert rows["obs"][rows["is_first"]].tolist() == [[0, 1], [4, 5]]
+
+
+PIXELS = np.arange(12 * 8 * 10 * 3, dtype=np.uint32).astype(np.uint8).reshape(12, 8, 10, 3)
+
+
+def tensors(permuted):
+    if not permuted:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(PIXELS)
+    stored = pa.array(np.ascontiguousarray(PIXELS.transpose(0, 3, 1, 2)).reshape(-1))
+    kind = pa.fixed_shape_tensor(pa.uint8(), [3, 8, 10], permutation=[1, 2, 0])
+    return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(stored, 240))
+
+
+def ray_tensors(name):
+    """As Ray Data stores them, read without Ray."""
+    metadata = {b"ARROW:extension:name": name, b"ARROW:extension:metadata": b"[8, 10, 3]"}
+    flat = pa.array(PIXELS.reshape(12, -1).tolist(), pa.list_(pa.uint8()))
+    return pa.field("o", flat.type, metadata=metadata), flat
+
+
+@pytest.mark.parametrize("kind", ["plain", "permuted", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "episodes"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_declared_shapes_of_tensors_are_used(tmp_path, kind, suffix):
+    ends = np.arange(12) % 6 == 5
+    others = {"a": np.arange(12) % 3, "r": np.ones(12), "d": ends}
+    if kind == "episodes":  # a list of tensors in each row
+        fields = {"o": tensors(True)} | {name: pa.array(values) for name, values in others.items()}
+        lists = {name: pa.ListArray.from_arrays([0, 6, 12], values) for name, values in fields.items()}
+        table = pa.table(lists)
+    elif kind.startswith("ray"):
+        field, column = ray_tensors(kind.encode())
+        fields = [field, *(pa.field(name, pa.array(values).type) for name, values in others.items())]
+        table = pa.table([column, *map(pa.array, others.values())], schema=pa.schema(fields))
+    else:
+        table = pa.table({"o": tensors(kind == "permuted")} | others)
+    file = tmp_path / f"d.{suffix}"
+    if suffix == "parquet":
+        pa.parquet.write_table(table, file)
+    else:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    reader = open_reader(str(file), ReadOptions(columns={"obs": "o", "action": "a", "reward": "r", "terminal": "d"}))
+    rows = joined(reader.parts())
+    np.testing.assert_array_equal(rows["obs"][~rows["is_last"]], PIXELS)
+    assert reader.info().observation == spaces.Box(0, 255, (8, 10, 3), np.uint8)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +25,10 @@ MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
 
 
+ARROW_MAGIC = b"ARROW1"
+"""First and last bytes of an Arrow file."""
+MAX_PADDING = 128
+"""Largest number of bytes between the last batch of an Arrow file and its index."""
 WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 """Bytes of Parquet's numbers."""
 
@@ -134,19 +140,61 @@ def _read_group(reopen: Callable[[], Any], group: int, name: str) -> Any:
 
 
 def _arrow_table(file: Path) -> Any:
-    """Return the table of an Arrow stream, or of an Arrow file: a stream between two marks, with an index."""
+    """Return the table of an Arrow stream, or of an Arrow file, whose index at its end names its batches."""
     arrow = import_pyarrow()
     mapped = arrow.memory_map(str(file))
-    is_file = mapped.read(6) == b"ARROW1"
-    start = 8 if is_file else 0
-    mapped.seek(start)
-    messages = [(message.type, _expanded_size(message)) for message in arrow.ipc.MessageReader.open_stream(mapped)]
-    check_expanded(file, mapped.size(), sum(size for _, size in messages))
-    batches = sum(kind == "record batch" for kind, _ in messages)
-    if is_file and (indexed := arrow.ipc.open_file(mapped).num_record_batches) != batches:
-        raise DataError(f"{file} contains {batches} batches, but its index names {indexed}: it seems damaged.")
-    mapped.seek(start)
-    return arrow.ipc.open_stream(mapped).read_all()
+    is_file = mapped.read(6) == ARROW_MAGIC
+    mapped.seek(0)
+    messages = _indexed_messages(file, mapped) if is_file else arrow.ipc.MessageReader.open_stream(mapped)
+    check_expanded(file, mapped.size(), sum(map(_expanded_size, messages)))
+    mapped.seek(0)
+    return (arrow.ipc.open_file if is_file else arrow.ipc.open_stream)(mapped).read_all()
+
+
+def _indexed_messages(file: Path, mapped: Any) -> Iterator[Any]:
+    """Yield the dictionaries and batches of an Arrow file; DataError if its index does not reach to its end.
+
+    The file ends with the index, its length and a mark; Arrow's ``format/File.fbs`` numbers the fields of the index.
+    """
+    size = mapped.size()
+    mapped.seek(size - 10)
+    index_size, mark = struct.unpack("<i6s", mapped.read(10))
+    mapped.seek(size - 10 - index_size)
+    index, content_end = _FlatBuffer(mapped.read(index_size)), 0
+    for number in (2, 3) if mark == ARROW_MAGIC else ():  # Footer.dictionaries and Footer.recordBatches
+        if not (position := index.field(index.target(0), number)):
+            continue
+        blocks = index.target(position)
+        for block in range(index.number(blocks)):
+            offset, metadata_size, body_size = index.numbers("<qi4xq", blocks + 4 + 24 * block)
+            mapped.seek(offset)
+            yield import_pyarrow().ipc.read_message(mapped)
+            content_end = max(content_end, offset + metadata_size + body_size)
+    if mark != ARROW_MAGIC or (content_end and size - 10 - index_size - content_end > MAX_PADDING):
+        raise DataError(f"{file}: its index ends at byte {content_end:,}, before its content: it seems damaged.")
+
+
+class _FlatBuffer:
+    """A flatbuffer, read by positions in its bytes."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = memoryview(data)
+
+    def numbers(self, kinds: str, position: int) -> tuple[int, ...]:
+        return struct.unpack_from(kinds, self.data, position)
+
+    def number(self, position: int, kind: str = "<I") -> int:
+        return self.numbers(kind, position)[0]
+
+    def field(self, table: int, index: int) -> int:
+        """Return the position of a field of a table; 0 if it is missing."""
+        vtable, entry = table - self.number(table, "<i"), 4 + 2 * index
+        offset = self.number(vtable + entry, "<H") if entry < self.number(vtable, "<H") else 0
+        return offset and table + offset
+
+    def target(self, position: int) -> int:
+        """Return the position to which the offset at ``position`` leads."""
+        return position + self.number(position)
 
 
 def _expanded_size(message: Any) -> int:
@@ -155,28 +203,15 @@ def _expanded_size(message: Any) -> int:
     Its metadata are a flatbuffer, whose fields Arrow's ``format/Message.fbs`` numbers from 0. Each compressed buffer in
     its body begins with its expanded size, or with -1 if it is stored as it is.
     """
-    data, body = memoryview(message.metadata), memoryview(message.body or b"")
-
-    def number(position: int, kind: str = "<I") -> int:
-        return int(struct.unpack_from(kind, data, position)[0])
-
-    def field(table: int, index: int) -> int:
-        """Return the position of a field of a table; 0 if it is missing."""
-        vtable, entry = table - number(table, "<i"), 4 + 2 * index
-        offset = number(vtable + entry, "<H") if entry < number(vtable, "<H") else 0
-        return offset and table + offset
-
-    def target(position: int) -> int:
-        return position + number(position)
-
     if message.type == "schema":
         return 0
-    batch = target(field(target(0), 2))  # Message.header
-    batch = target(field(batch, 1)) if message.type == "dictionary" else batch  # DictionaryBatch.data
-    if not field(batch, 3):  # RecordBatch.compression
+    data, body = _FlatBuffer(message.metadata), memoryview(message.body or b"")
+    batch = data.target(data.field(data.target(0), 2))  # Message.header
+    batch = data.target(data.field(batch, 1)) if message.type == "dictionary" else batch  # DictionaryBatch.data
+    if not data.field(batch, 3):  # RecordBatch.compression
         return len(body)
-    buffers = target(field(batch, 2))  # RecordBatch.buffers
-    ranges = [struct.unpack_from("<qq", data, buffers + 4 + 16 * index) for index in range(number(buffers))]
+    buffers = data.target(data.field(batch, 2))  # RecordBatch.buffers
+    ranges = [data.numbers("<qq", buffers + 4 + 16 * index) for index in range(data.number(buffers))]
     return sum(max(size, *struct.unpack_from("<q", body, start)) for start, size in ranges if size)
 
 
@@ -260,6 +295,33 @@ class TableColumn:
         if "" in names:  # a missing value of a CSV file
             raise DataError(f"{self.label} is empty in some rows: expected a value in each.")
         return np.concatenate(codes), names
+
+
+def declared_axes(field: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the stored shape of a field's tensors, and the order of its axes; None if it declares no tensors.
+
+    The types are Arrow's ``fixed_shape_tensor`` and those of Ray Data, which pyarrow reads as lists if Ray is missing.
+    """
+    kind = field.type
+    if isinstance(kind, import_pyarrow().FixedShapeTensorType):
+        return tuple(kind.shape), tuple(kind.permutation or range(len(kind.shape)))
+    metadata = field.metadata or {}
+    if metadata.get(b"ARROW:extension:name") not in (b"ray.data.arrow_tensor", b"ray.data.arrow_tensor_v2"):
+        return None
+    shape = tuple(map(int, json.loads(metadata[b"ARROW:extension:metadata"])))
+    return shape, tuple(range(len(shape)))
+
+
+def to_tensors(column: LazyColumn, shape: tuple[int, ...], axes: tuple[int, ...], label: str) -> LazyColumn:
+    """Return values ``[n, size]`` as tensors ``[n, ...]`` of a stored ``shape``, with their ``axes`` in this order."""
+    if math.prod(shape) != math.prod(column.shape[1:]) or sorted(axes) != [*range(len(shape))]:
+        raise DataError(f"{label} declares tensors of shape {list(shape)}, but has {list(column.shape[1:])}.")
+
+    def read(start: int, stop: int) -> np.ndarray:
+        tensors = column.read(start, stop).reshape(stop - start, *shape)
+        return tensors.transpose(0, *(axis + 1 for axis in axes))
+
+    return LazyColumn((column.shape[0], *(shape[axis] for axis in axes)), column.dtype, read)
 
 
 def join_columns(columns: Sequence[TableColumn]) -> LazyColumn:

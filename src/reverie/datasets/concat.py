@@ -114,7 +114,7 @@ class ConcatReader(Reader):
                 f"all are treated as if they had no rewards, since {missing[0]} has none",
                 int(len(missing) < len(infos)),
             )
-        names = self._common_names(infos)
+        element_names = self._common_names(infos)
         texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
         for title, values in texts.items():
             self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
@@ -128,7 +128,7 @@ class ConcatReader(Reader):
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
-            element_names=names,
+            element_names=element_names,
             text=text | ({"tasks": tasks} if tasks else {}),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )

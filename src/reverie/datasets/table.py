@@ -23,11 +23,13 @@ from reverie.datasets.arrow import (
     TableChunk,
     TableColumn,
     add_partitions,
+    declared_axes,
     import_pyarrow,
     is_list,
     join_columns,
     open_table,
     table_pieces,
+    to_tensors,
 )
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
@@ -180,8 +182,12 @@ class TableReader(TransitionsReader):
 
     def column(self, role: str) -> LazyColumn:
         """Return the column of a role, or the several columns that form its vector."""
-        columns = self.columns(role)
-        return columns[0].values if isinstance(self.roles[role], str) else join_columns(columns)
+        columns, name = self.columns(role), self.roles[role]
+        if not isinstance(name, str):
+            return join_columns(columns)
+        field = self.schema.field(name)
+        axes = declared_axes(field.type.value_field if columns[0].flat else field)
+        return columns[0].values if axes is None else to_tensors(columns[0].values, *axes, columns[0].label)
 
     def role_columns(self, head: str) -> dict[str, LazyColumn]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
