@@ -16,7 +16,7 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import ObsSpec, spec_to_dict
 from reverie.datasets.dataset_env import user_wrappers
-from reverie.datasets.reader import FPS, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
 
 ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
@@ -68,9 +68,20 @@ class ConcatReader(Reader):
         return self._all("as_recorded")
 
     def _all(self, name: str) -> Iterator[Rows]:
+        has_propensity = self._has_propensity
         for reader in self.readers:
-            yield from getattr(reader, name)()
+            for part in getattr(reader, name)():
+                yield part if has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
+
+    @functools.cached_property
+    def _has_propensity(self) -> bool:
+        """Whether all parts have propensities."""
+        present = [reader.info().has_propensity for reader in self.readers]
+        self.add_remark(
+            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
+        )
+        return all(present)
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -125,6 +136,7 @@ class ConcatReader(Reader):
         return dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
+            has_propensity=self._has_propensity,
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),

@@ -21,7 +21,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -216,7 +216,7 @@ class EpisodeArraysReader(TransitionsReader):
 # ---------------------------------------------------------------- D4RL
 
 REQUIRED_COLUMNS = ("observations", "actions", "terminals")
-OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals")
+OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals", PROPENSITY)
 """``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 D3RLPY_ARRAYS = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
@@ -354,6 +354,8 @@ class ColumnsReader(TransitionsReader):
                 end=end,
                 terminal=terminal,
                 reader=self,
+                propensity=columns.get(PROPENSITY),
+                truncated=self._flag("timeouts") if "timeouts" in columns else None,
                 has_truncations=self.tells_ends or limit is not None,
                 has_final_steps=self.has_final_steps,
             )

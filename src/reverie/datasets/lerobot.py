@@ -43,7 +43,7 @@ from reverie.core.files import LARGEST_LOG, read_file
 from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
-from reverie.datasets.reader import FPS, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
@@ -233,6 +233,7 @@ class LeRobotReader(TableReader):
             "terminal": ("next.success", "next.done"),
         }
         present = {role: [name for name in names if name in features] for role, names in candidates.items()}
+        roles |= {PROPENSITY: PROPENSITY} if PROPENSITY in features else {}
         return roles | {role: names[0] for role, names in present.items() if names}
 
     def supports_option(self, option: str) -> bool:

@@ -65,6 +65,8 @@ class DatasetInfo:
     """Whether the observation space is inferred from the arrays, since none is declared."""
     has_rewards: bool = True
     """Whether rewards are recorded. If not, the reward of every row is 0."""
+    has_propensity: bool = False
+    """Whether the rows have the column ``PROPENSITY``."""
     has_measured_bounds: bool = False
     """Whether the bounds or the number of actions are inferred from recorded actions, since none are declared."""
     numbered: bool = False

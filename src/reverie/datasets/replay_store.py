@@ -23,7 +23,7 @@ from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
 from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
 from reverie.datasets.inferred_spaces import classes_space, nested_space
-from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import PART_BYTES, PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source
 from reverie.store import segment as segments
 from reverie.store.segment import META
@@ -82,6 +82,11 @@ class SeenReader(Reader):
     def episodes(self) -> Iterator[Rows]:
         """Yield the rows of each episode, with the columns of ``specs``."""
 
+    @property
+    def has_propensity(self) -> bool:
+        """Whether the rows have propensities."""
+        return False
+
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
 
@@ -93,7 +98,7 @@ class SeenReader(Reader):
             specs=None if measured else self.specs,
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
-            env_spec=dict(declared.get("env_spec", {})),
+            env_spec=dict(declared.get("env_spec", {})), has_propensity=self.has_propensity,
             element_names={name: tuple(names) for name, names in declared.get("element_names", {}).items()},
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
@@ -139,6 +144,10 @@ class StoreReader(SeenReader):
         }
         declared = self._read_declared()
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
+
+    @property
+    def has_propensity(self) -> bool:
+        return PROPENSITY in self.columns
 
     def _read_declared(self) -> dict[str, Any]:
         """Return the metadata in files of the run, or of a converted store.

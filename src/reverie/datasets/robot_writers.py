@@ -19,7 +19,7 @@ from reverie.core.rows import Rows
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.lerobot import INFO, OWN
 from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
-from reverie.datasets.reader import FPS, ROBOT, DatasetInfo
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, DatasetInfo
 from reverie.datasets.robomimic import LONE_KEY
 from reverie.datasets.writers import (
     BUFFERED,
@@ -37,7 +37,7 @@ from reverie.datasets.writers import (
     write_json_files,
 )
 
-ROBOMIMIC_NAMES = {"action": "actions", "reward": "rewards", "terminal": "dones"}
+ROBOMIMIC_NAMES = {"action": "actions", "reward": "rewards", "terminal": "dones", PROPENSITY: PROPENSITY}
 GYM_TYPE = 2
 """robomimic's number of the environments that Gym makes, without which it cannot make one."""
 FILE_BYTES = 100_000_000
@@ -176,6 +176,7 @@ class LeRobotTables:
         self.columns |= {feature: name for name, feature in names.items()}
         frames = {feature: rows[name] for name, feature in names.items()}
         frames["action"] = np.concatenate([rows["action"][:-1], rows["action"][-2:-1]])
+        frames |= {PROPENSITY: rows[PROPENSITY]} if PROPENSITY in rows else {}
         if self.info.has_rewards:
             frames["next.reward"] = np.append(rows["reward"][1:], 0).astype(np.float32)
         images = {feature: values for feature, values in frames.items() if is_images(values)}

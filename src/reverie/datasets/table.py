@@ -228,7 +228,7 @@ class TableReader(TransitionsReader):
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
             propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None, reader=self,
-            has_truncations=has_truncations, has_final_steps=self.has_final_steps,
+            has_truncations=has_truncations, has_final_steps=self.has_final_steps, truncated=flags.get("truncated"),
         )  # fmt: skip
 
     def _check_step_numbers(self, end: np.ndarray) -> None:
@@ -358,6 +358,9 @@ class TableReader(TransitionsReader):
         names = {} if self.options.columns else self._schema_entry(SCHEMA_NAMES_KEY)
         vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
         declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
+        used = {name for names in self.roles.values() for name in _names(names)}
+        if unused := [name for name in map(str, self.schema.names) if name not in used]:
+            self.add_remark(f"left out: {', '.join(unused)}")
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 

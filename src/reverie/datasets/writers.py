@@ -31,7 +31,7 @@ from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
 from reverie.datasets.source import import_optional
 from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_NAMES_KEY, SCHEMA_OBS_KEY
 from reverie.datasets.tianshou import is_bounded
@@ -151,10 +151,11 @@ def is_images(values: object) -> bool:
 
 def transitions_of(rows: Rows) -> Rows:
     """Return an episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` follows each action."""
-    terminal = rows["is_terminal"][1:]
-    out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in ("obs", "action")}
+    terminal, recorded = rows["is_terminal"][1:], ("obs", "action", PROPENSITY)
+    truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
+    out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in recorded}
     out |= {f"next_{name}": values[1:] for name, values in rows.items() if name.partition("/")[0] == "obs"}
-    return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
+    return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": truncated[1:]}
 
 
 def _blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
@@ -209,7 +210,7 @@ def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: b
 
 D4RL_NAMES = {
     "obs": "observations", "action": "actions", "reward": "rewards", "terminal": "terminals", "truncated": "timeouts",
-    "next_obs": "next_observations",
+    "next_obs": "next_observations", PROPENSITY: PROPENSITY,
 }  # fmt: skip
 FINAL_IMAGES = (
     "images are stored once, without next_observations: an episode that was truncated loses its last step, a terminal "
@@ -366,10 +367,14 @@ def _pydreamer_rows(rows: Rows) -> Rows:
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
     kinds = {name.removeprefix("obs/"): (str(values.dtype), values.ndim - 1) for name, values in obs.items()}
     names = {f"obs/{key}": name for key, name in file_names(kinds).items()}
-    check_distinct(PYDREAMER | {name: name for name in GENERATOR_ARRAYS} | names, "PyDreamer's files")
+    check_distinct(
+        PYDREAMER | {PROPENSITY: PROPENSITY} | {name: name for name in GENERATOR_ARRAYS} | names, "PyDreamer's files"
+    )
     action, reset = np.zeros_like(rows["action"]), np.zeros(len(rows["action"]), bool)
     action[1:], reset[0] = rows["action"][:-1], True
     out = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
+    if PROPENSITY in rows:
+        out[PROPENSITY] = np.append(1.0, rows[PROPENSITY][:-1])
     for column, values in obs.items():
         last = names[column].endswith("_t") and values.ndim == 4
         out[names[column]] = values.transpose(1, 2, 3, 0) if last else values
@@ -398,7 +403,7 @@ def write_store(
 # ---------------------------------------------------------------- Tianshou
 
 TIANSHOU_NAMES = {"obs": "obs", "next_obs": "obs_next", "action": "act", "reward": "rew", "terminal": "terminated",
-        "truncated": "truncated", "done": "done"}  # fmt: skip
+        "truncated": "truncated", "done": "done", PROPENSITY: f"info/{PROPENSITY}"}  # fmt: skip
 TIANSHOU_COUNTERS: dict[str, bool | int | float] = {
     "stack_num": 1, "_save_obs_next": True, "_save_only_last_obs": False, "_sample_avail": False, "_ep_return": 0.0,
     "_ep_len": 0, "_ep_start_idx": 0,
@@ -467,7 +472,7 @@ def _write_counters(file: Any, steps: int) -> None:
     meta = file["_meta"]
     meta.attrs["__data_type__"] = "Batch"
     for name in ("info", "policy"):
-        meta.create_group(name).attrs["__data_type__"] = "Batch"
+        meta.require_group(name).attrs["__data_type__"] = "Batch"
     for name, value in {"_indices": np.arange(steps + 1), "last_index": np.array([steps - 1])}.items():
         file.create_dataset(name, data=value).attrs["__data_type__"] = "ndarray"
     file.attrs.update({**TIANSHOU_COUNTERS, "maxsize": steps + 1, "_size": steps, "_insertion_idx": steps})
