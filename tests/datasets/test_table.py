@@ -443,3 +443,51 @@ def test_declared_shapes_of_tensors_are_used(tmp_path, kind, suffix):
     rows = joined(reader.parts())
     np.testing.assert_array_equal(rows["obs"][~rows["is_last"]], PIXELS)
     assert reader.info().observation == spaces.Box(0, 255, (8, 10, 3), np.uint8)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_dotted_names_are_fields_of_structs(tmp_path, suffix, as_list):
+    """Such as nested features of Hugging Face, and episodes that are lists of structs."""
+    steps = [{"observation": {"state": [float(t), 0.5]}, "choice": t % 2, "r": 1.0, "other": t} for t in range(4)]
+    values = {"steps": [steps[:2], steps[2:]] if as_list else steps}
+    table, file = pa.table(values), tmp_path / f"d.{suffix}"
+    if suffix == "parquet":
+        pa.parquet.write_table(table, file, row_group_size=1)
+    else:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, 1)
+    roles = {"obs": "steps.observation.state", "action": "steps.choice", "reward": "steps.r"}
+    reader = open_reader(str(file), ReadOptions(columns=roles))
+    rows = joined(reader.parts())
+    assert rows["obs"][~rows["is_last"]][:, 0].tolist() == ([0, 2] if as_list else [0, 1, 2])  # the last steps are lost
+    assert reader.info()
+    assert "left out: steps.other" in reader.remarks()
+    with pytest.raises(ConfigError, match=r"has no column 'steps.choise'. Did you mean 'steps.choice'"):
+        open_reader(str(file), ReadOptions(columns=roles | {"action": "steps.choise"}))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_images_are_read_by_their_paths(tmp_path, as_text):
+    """In the folder of the table, as some Hugging Face datasets store them; never outside of it."""
+    folder = tmp_path / "d"
+    (folder / "images").mkdir(parents=True)
+    for t in range(3):
+        Image.fromarray(COLORS + np.uint8(t)).save(folder / f"images/{t}.png")
+    Image.fromarray(COLORS).save(tmp_path / "secret.png")
+
+    def opened(paths):
+        images = paths if as_text else [{"bytes": None, "path": path} for path in paths]
+        kind = pa.string() if as_text else pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        table = pa.table({"o": pa.array(images, kind), "a": [0, 1, 0], "r": [1.0] * 3, "d": [False, False, True]})
+        pa.parquet.write_table(table, folder / "d.parquet")
+        roles = {"obs": "o", "action": "a", "reward": "r", "terminal": "d"}
+        return joined(open_reader(str(folder), ReadOptions(columns=roles)).parts())["obs"]
+
+    names = [f"images/{t}.png" for t in range(3)]
+    np.testing.assert_array_equal(opened(names)[:3], [COLORS + np.uint8(t) for t in range(3)])
+    for wrong in ("../secret.png", str(tmp_path / "secret.png"), "images/9.png"):
+        with pytest.raises(
+            DataError, match=r"'o' has the path of an image, .*\.png, which is not in .*Copy the images th"
+        ):
+            opened([*names[:2], wrong])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +18,12 @@ from urllib.parse import unquote
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.files import check_expanded
+from reverie.core.files import check_expanded, read_file
 from reverie.core.images import open_image
 from reverie.datasets.source import TEXT_SUFFIXES, import_optional, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
 
@@ -106,6 +109,69 @@ def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
             if name not in schema.names:
                 pieces = [piece._replace(column=partial(_or_constant, piece, name, value)) for piece in pieces]
                 tables[file] = schema.append(arrow.field(name, value.type)), pieces
+
+
+def add_nested(tables: dict[Path, tuple[Any, list[TableChunk]]], names: Iterable[str]) -> None:
+    """Add columns for the ``names`` of fields of structs, such as ``observation.state``, to tables, in place."""
+    for name, (file, (schema, pieces)) in itertools.product(names, list(tables.items())):
+        if name not in schema.names and (path := _nested_path(schema, name)):
+            root, *keys = path
+            field = functools.reduce(_nested_field, keys, schema.field(root)).with_name(name)
+            pieces = [piece._replace(column=partial(_or_nested, piece, name, path)) for piece in tables[file][1]]
+            tables[file] = tables[file][0].append(field), pieces
+
+
+def nested_names(schema: Any) -> list[str]:
+    """Return the names of the columns of a table, with those of fields instead of structs, except images."""
+
+    def below(field: Any, name: str) -> list[str]:
+        if not (keys := _field_names(field.type)):
+            return [name]
+        return [inner for key in keys for inner in below(_nested_field(field, key), f"{name}.{key}")]
+
+    return [inner for field in schema for inner in below(field, str(field.name))]
+
+
+def _field_names(kind: Any) -> list[str]:
+    """Return the names of the fields of a struct, or of the structs in a list; none of an image."""
+    arrow = import_pyarrow()
+    kind = kind.value_type if is_list(arrow, kind) else kind
+    names = [field.name for field in kind] if arrow.types.is_struct(kind) else []
+    return [] if "bytes" in names else names
+
+
+def _nested_path(schema: Any, name: str) -> list[str]:
+    """Return the column that contains a nested field, and the names that lead to it; empty if there is none."""
+    for field in schema:
+        rest, path = name.removeprefix(f"{field.name}."), [str(field.name)]
+        while rest != name and (keys := [key for key in _field_names(field.type) if f"{rest}.".startswith(f"{key}.")]):
+            path, field = [*path, keys[0]], _nested_field(field, keys[0])
+            if rest == keys[0]:
+                return path
+            rest = rest.removeprefix(f"{keys[0]}.")
+    return []
+
+
+def _nested_field(field: Any, key: str) -> Any:
+    """Return a field of a struct; of structs in a list, as a list."""
+    arrow = import_pyarrow()
+    if is_list(arrow, field.type):
+        return arrow.field(key, arrow.list_(field.type.value_type.field(key).type))
+    return field.type.field(key)
+
+
+def _or_nested(piece: TableChunk, name: str, path: Sequence[str], column: str) -> Any:
+    if column != name:
+        return piece.column(column)
+    arrow, array = import_pyarrow(), piece.column(path[0])
+    struct_field = import_optional("pyarrow.compute", "arrow").struct_field
+    for key in path[1:]:
+        if is_list(arrow, array.type):
+            offsets = np.append(0, np.cumsum(array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)))
+            array = arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), struct_field(array.flatten(), key))
+        else:
+            array = struct_field(array, key)
+    return array
 
 
 def _or_constant(piece: TableChunk, name: str, value: Any, column: str) -> Any:
@@ -218,12 +284,16 @@ def _expanded_size(message: Any) -> int:
 class TableColumn:
     """One column of all pieces. If its rows are lists, ``flat`` makes each item a row."""
 
-    def __init__(self, pieces: Sequence[TableChunk], name: str, label: str, flat: bool = False) -> None:
+    def __init__(
+        self, pieces: Sequence[TableChunk], name: str, label: str, flat: bool = False, folder: Path | None = None
+    ) -> None:
         self.arrow: Any = import_pyarrow()
         self.pieces = pieces
         self.name = name
         self.label = label
         self.flat = flat
+        self.folder = folder
+        """Folder of the images whose paths are in the table."""
         self._array = lru_cache(1)(self._piece)
 
     @cached_property
@@ -243,7 +313,7 @@ class TableColumn:
         """The values as numbers, read piece by piece."""
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         index = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
-        sample = arrow_to_numpy(self.arrow, array.slice(index, 1), self.label)
+        sample = arrow_to_numpy(self.arrow, array.slice(index, 1), self.label, folder=self.folder)
         read = partial(self._read, f"{list(sample.shape[1:])} {sample.dtype}")
         return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, read)
 
@@ -251,7 +321,7 @@ class TableColumn:
         parts, row = [], start
         for array in self._slices(start, stop):
             with reading(self.label):
-                parts.append(arrow_to_numpy(self.arrow, array, self.label, row))
+                parts.append(arrow_to_numpy(self.arrow, array, self.label, row, self.folder))
             if (part_kind := f"{list(parts[-1].shape[1:])} {parts[-1].dtype}") != kind:
                 raise DataError(
                     f"{self.label} has values {part_kind} in row {row:,}, but {kind} before: expected one kind."
@@ -346,11 +416,11 @@ def is_list(arrow: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0) -> np.ndarray:
+def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0, folder: Path | None = None) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``.
 
-    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` and
-    ``row``, the number of the first one, are for messages.
+    Lists become dimensions; compressed images are decoded, and read if the table has only their paths in ``folder``.
+    Only floats may be missing: they become NaN. ``label`` and ``row``, the number of the first one, are for messages.
     """
     kind, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
@@ -358,7 +428,7 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0) -> np.ndarr
     if array.null_count and not types.is_floating(kind):
         raise DataError(f"{label} has no value in some rows: expected one in each.")
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores images
-        return decode_images(array.field("bytes").to_pylist(), label, row)
+        return decode_images([_image_bytes(image, label, folder) for image in array.to_pylist()], label, row)
     if types.is_binary(kind) or types.is_large_binary(kind):
         return decode_images(array.to_pylist(), label, row)
     if is_list(arrow, kind):
@@ -368,11 +438,30 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0) -> np.ndarr
                 raise DataError(f"{label} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
         inner = arrow_to_numpy(arrow, array.flatten(), label)
         return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
+    if types.is_string(kind) and len(array) and Path(array[0].as_py()).suffix.lower() in IMAGE_SUFFIXES:
+        images = [_image_bytes({"path": path}, label, folder) for path in array.to_pylist()]
+        return decode_images(images, label, row)
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise DataError(
             f"{label} contains {kind}: expected numbers, lists of numbers, or images. Encode text as numbers first."
         )
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _image_bytes(image: Mapping[str, Any] | None, label: str, folder: Path | None) -> bytes:
+    """Return the content of an image that a table contains, or whose path in ``folder`` it contains."""
+    if image is None or not (image.get("bytes") or image.get("path")):
+        raise DataError(f"{label} has neither the content nor the path of an image in some rows: expected one in each.")
+    if image.get("bytes"):
+        return bytes(image["bytes"])
+    root = (folder or Path()).resolve()
+    file = (root / str(image["path"])).resolve()
+    if folder is None or not file.is_relative_to(root) or not file.is_file():
+        raise DataError(
+            f"{label} has the path of an image, {image['path']}, which is not in {root}. Copy the images there, or "
+            "store their content in the table."
+        )
+    return read_file(file)
 
 
 def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:

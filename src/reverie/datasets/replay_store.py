@@ -35,6 +35,9 @@ UNKNOWN_ACTION_SPACE = (
     "the environment's action space is unknown: actions stay as stored, and copies do not name the environment ({})"
 )
 OBJECT = "the environment was a Python object, {}, which cannot be stored: the dataset does not name it"
+NO_METADATA = (
+    "neither about.json nor config.yaml describes the store: its spaces are guessed, with continuous actions in [-1, 1]"
+)
 OPEN_EPISODE = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
@@ -112,13 +115,12 @@ class SeenReader(Reader):
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with values in the environment's spaces as far as these are known, else with class indices."""
-        alone = list(self.specs[0])
         for part in group_episodes(self.episodes(), PART_BYTES):
             flat = part.pop("action")
             if self._obs is not None:
                 part = self._obs.decode(part)
-            elif len(alone) == 1 and "/" not in alone[0]:  # a single part is not in a dictionary
-                part["obs"] = part.pop(f"obs/{alone[0]}")
+            elif not isinstance(self.observation, spaces.Dict):
+                part["obs"] = part.pop(f"obs/{next(iter(self.specs[0]))}")
             yield part | self._actions.unflatten(flat, part["is_last"])
 
 
@@ -143,6 +145,7 @@ class StoreReader(SeenReader):
             name: column for name, column in layout.items() if name != VERSION_COLUMN
         }
         declared = self._read_declared()
+        self.add_remark(NO_METADATA, int(not declared.keys() - {"spec"}))
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
 
     @property
@@ -258,9 +261,9 @@ def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def guess_obs_space(spec: ObsSpec) -> Space:
-    """Return a space for the observations of ``spec``; a single observation is not in a dictionary."""
+    """Return a space for the observations of ``spec``; one with the usual name of its kind is not in a dictionary."""
     leaves = guess_obs_leaves(spec)
-    is_single = len(leaves) == 1 and "/" not in next(iter(spec))
+    is_single = [*spec] in (["observation"], ["image"])  # ``ObsCodec`` names them
     return next(iter(leaves.values())) if is_single else nested_space(leaves, "obs")
 
 

@@ -22,11 +22,13 @@ from reverie.core.space_json import space_from_json
 from reverie.datasets.arrow import (
     TableChunk,
     TableColumn,
+    add_nested,
     add_partitions,
     declared_axes,
     import_pyarrow,
     is_list,
     join_columns,
+    nested_names,
     open_table,
     table_pieces,
     to_tensors,
@@ -93,7 +95,7 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".parquet", *TEXT_SUFFIXES)
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".parquet", *TEXT_SUFFIXES)
     has_final_steps: bool = False
     """See ``Transitions``."""
 
@@ -123,6 +125,7 @@ class TableReader(TransitionsReader):
         ids = {*_names(options.columns.get("episode", ()))} - {*numbers}  # numbers would lose digits and zeros
         tables = {f: open_table(f, ids) if table is None else table_pieces(table, str(path)) for f in self.paths}
         add_partitions(tables)
+        add_nested(tables, [name for names in options.columns.values() for name in _names(names)])
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
@@ -138,7 +141,8 @@ class TableReader(TransitionsReader):
         usual = {role: name for role, name in IMITATION.items() if name in present} if self.is_imitation else {}
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
-        _check_roles(self.roles, list(map(str, self.schema.names)), path)
+        self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
+        _check_roles(self.roles, list(dict.fromkeys([*map(str, self.schema.names), *nested_names(self.schema)])), path)
         _check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
     def _schema_entry(self, key: bytes) -> Any:
@@ -177,7 +181,7 @@ class TableReader(TransitionsReader):
         for name in _names(self.roles[role]):
             if name not in self._made:
                 flat = self.has_episode_rows and self._is_list(name)
-                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat)
+                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat, self.folder)
         return [self._made[name] for name in _names(self.roles[role])]
 
     def column(self, role: str) -> LazyColumn:
@@ -359,7 +363,7 @@ class TableReader(TransitionsReader):
         vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
         declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
         used = {name for names in self.roles.values() for name in _names(names)}
-        if unused := [name for name in map(str, self.schema.names) if name not in used]:
+        if unused := [name for name in nested_names(self.schema) if name not in used]:
             self.add_remark(f"left out: {', '.join(unused)}")
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)

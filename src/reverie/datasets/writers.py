@@ -14,6 +14,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
+from reverie.core.spaces import columns_in
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
@@ -229,11 +231,15 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
     def check(block: Rows) -> None:
         check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
 
+    if isinstance(info.observation, spaces.Dict) and len(names := columns_in(info.observation, "obs")) == 1:
+        ((name, leaf),) = names
+        report.remarks, info = [f"the only observation loses its name, {name}"], replace(info, observation=leaf)
+        episodes = ({"obs" if column == name else column: v for column, v in rows.items()} for rows in episodes)
     with staged_file(target) as staged, hdf5_file(staged) as file:
         for block in _blocks_of(episodes, report, check):
             check_room(target, 2 * total_bytes(block) + BUFFERED)
             if is_images(block["obs"]):
-                report.remarks = [FINAL_IMAGES]
+                report.remarks += [] if FINAL_IMAGES in report.remarks else [FINAL_IMAGES]
                 del block["next_obs"]
             if not info.has_rewards:
                 del block["reward"]
