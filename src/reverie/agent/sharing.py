@@ -90,7 +90,7 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         model = _write_agent_folder(Path(temp_dir) / "agent", folder, path)
         metadata = _agent_metadata(folder, saved, path)
         if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
-            write_json(model / "eval.json", without_folders(read_final_result(folder.evaluation) or {}))
+            write_json(model / "eval.json", _without_folders(read_final_result(folder.evaluation) or {}))
         (model / "README.md").write_text(_model_card(model, folder, saved, metadata, destination), encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
@@ -193,7 +193,7 @@ def _agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> 
         score = run_state["best"] if run_state["best_step"] == step else None
     if is_final_result_of_step(folder.evaluation, step):
         score = (read_final_result(folder.evaluation) or {})["score"]["mean"]
-    data = without_folders(saved.experiment.get("data", {}).get("path", ""))
+    data = _without_folders(saved.experiment.get("data", {}).get("path", ""))
     origin = {"env": saved.env} if saved.env != NO_ENV else {}
     origin |= {"data": data if isinstance(data, str) else ", ".join(data)} if data else {}
     metadata = {"algorithm": saved.algorithm, **origin, "step": str(step), "reverie": version()}
@@ -209,21 +209,21 @@ def _write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) 
     parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved unchanged
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
     Checkpoints(folder_path / "checkpoints").save(checkpoint_step(checkpoint), parts)
-    config = yaml.safe_dump(without_folders(read_yaml(folder.config)), sort_keys=False, allow_unicode=True)
+    config = yaml.safe_dump(_without_folders(read_yaml(folder.config)), sort_keys=False, allow_unicode=True)
     (folder_path / folder.config.name).write_text(config, encoding="utf-8")
     shutil.copy2(folder.spec, folder_path)
     return folder_path
 
 
-def without_folders(values: Any) -> Any:
+def _without_folders(values: Any) -> Any:
     """Return plain values with the names of files and folders instead of absolute paths, which others do not have.
 
     Paths can contain the user's name. URLs and relative paths are kept.
     """
     if isinstance(values, Mapping):
-        return {key: without_folders(value) for key, value in values.items()}
+        return {key: _without_folders(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [without_folders(value) for value in values]
+        return [_without_folders(value) for value in values]
     if not isinstance(values, str):
         return values
     text = values.removeprefix("file://")
@@ -240,7 +240,7 @@ def _model_card(
 ) -> str:
     """Return the model card of an agent, and save its image in ``model``, the folder to share."""
     algorithm, env, name = metadata["algorithm"], metadata.get("env"), destination.rstrip("/").rpartition("/")[2]
-    destination = without_folders(destination)
+    destination = _without_folders(destination)
     evaluation = read_final_result(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, *([env] if env else ["offline-reinforcement-learning"])]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
@@ -297,10 +297,10 @@ def _title(metadata: Mapping[str, str]) -> str:
 def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
     env = "" if "env" in metadata else " --env ENV"
     data = saved.experiment.get("data", {}).get("path")
-    own_data = f" --data {metadata['data'].replace(', ', ' ')}" if data and data != without_folders(data) else ""
+    own_data = f" --data {metadata['data'].replace(', ', ' ')}" if data and data != _without_folders(data) else ""
     notes = "".join(
         f"\n{key} = {value} was passed from Python: pass it again."
-        for key, value in without_folders(saved.custom).items()
+        for key, value in _without_folders(saved.custom).items()
     )
     train = f"reverie train {metadata['algorithm']} --config agent/config.yaml{own_data} --run runs/again"
     return (
