@@ -202,6 +202,17 @@ SCALED = {"policy_kwargs": {"features_extractor_class": "<class '__main__.Scaled
 UNSORTED = {"observation_space": {"spaces": "{'b': Box(-1.0, 1.0, (2,), float32), 'a': Discrete(2)}"}}
 OLD = {"observation_space": {"spaces": "OrderedDict([('b', Box(-1.0, 1.0, (2,), float32)), ('a', Discrete(2))])"}}
 
+PICTURES = {":type:": "<class 'gymnasium.spaces.box.Box'>", "dtype": "uint8", "_shape": [8, 8, 3]}
+PICTURE_DICT = {"spaces": "{'image': Box(0, 255, (8, 8, 3), uint8)}"}
+BINARY = {":type:": "<class 'gymnasium.spaces.multi_binary.MultiBinary'>", "_shape": [4], "n": "4"}
+RESCALED = {
+    ":type:": "<class 'gymnasium.spaces.box.Box'>",
+    "dtype": "float32",
+    "_shape": [1],
+    "low": "[-1.]",
+    "high": "[1.]",
+}
+
 
 @pytest.mark.parametrize(
     ("name", "data", "weights", "told"),
@@ -213,6 +224,30 @@ OLD = {"observation_space": {"spaces": "OrderedDict([('b', Box(-1.0, 1.0, (2,), 
         ("ppo_cartpole", OLD, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
         ("a2c_cartpole", {"cg_max_steps": 15}, [], "^this is an agent of TRPO: expected PPO, A2C, SAC"),
         ("crossq_pendulum", {"policy_kwargs": {"batch_norm_eps": 0.1}}, [], "^batch_norm_eps = 0.1: expected 0.001"),
+        (
+            "ppo_cartpole",
+            {"observation_space": PICTURES},
+            [],
+            r"uint8 images of shape \[8, 8, 3\], which MlpPolicy flat",
+        ),
+        (
+            "sac_pendulum",
+            {"observation_space": PICTURE_DICT},
+            [],
+            r"uint8 images of shape \(8, 8, 3\), which MlpPolicy",
+        ),
+        (
+            "crossq_pendulum",
+            {"observation_space": BINARY},
+            [],
+            "MultiBinary, which is only supported as the whole obser",
+        ),
+        (
+            "ppo_pendulum",
+            {"action_space": RESCALED},
+            [],
+            r"trained with actions from \[-1.0\] to \[1.0\], .*\[-2.0\] to \[2.0\].*rescale_action\(-1, 1\)",
+        ),
         ("sac_pendulum", {"policy_delay": 3}, [], "^this is an agent of CrossQ without batch_norm: exp"),
     ],
 )
@@ -250,6 +285,71 @@ def test_networks_and_settings_are_those_of_the_file(name, data, weights, variab
     assert {setting: attrgetter(setting)(agent.config.algo) for setting in settings} == settings
     if variables:
         assert float(agent.algo.objective.temperature) == pytest.approx(0.2)
+
+
+def test_an_agent_of_a_rescaled_environment_is_imported_for_it(tmp_path):
+    file = edited("ppo_pendulum", tmp_path, {"action_space": RESCALED}, {})
+    wrapped = {"env.wrappers": ["rescale_action(-1, 1)"]}
+    agent = reverie.load(import_sb3(file, "Pendulum-v1", run=tmp_path / "run", **wrapped))
+    file = np.load(SAVED / "ppo_pendulum.npz")
+    taken = [agent.act(obs)[0] for obs in file["obs"]]
+    expected = np.clip(file["action"].reshape(len(taken), 1), -1, 1)  # the wrapper doubles them
+    np.testing.assert_allclose(np.reshape(taken, expected.shape), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sac_pendulum", "td3_pendulum"])
+def test_other_bounds_of_a_scaled_policy_are_named(name, tmp_path, said):
+    import_sb3(edited(name, tmp_path, {"action_space": RESCALED}, {}), "Pendulum-v1", run=tmp_path / "run")
+    assert any("trained with actions from [-1.0] to [1.0], but this environment's" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("ppo_cartpole", ["mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"]),
+     ("sac_pendulum", ["actor.latent_pi.0", "actor.latent_pi.2", "actor.mu"])],
+)  # fmt: skip
+def test_agents_without_a_hidden_layer_are_named(name, layers, tmp_path):
+    gone = {f"{layer}.{part}": None for layer in layers[:-1] for part in ("weight", "bias")}
+    gone |= {key.replace("policy", "value"): None for key in gone}
+    with pytest.raises(ConfigError, match=r"^net_arch = \[\]: reverie's networks have a hidden layer"):
+        import_sb3(
+            edited(name, tmp_path, {}, gone), "CartPole-v1" if "cart" in name else "Pendulum-v1", run=tmp_path / "r"
+        )
+
+
+class Switches(gymnasium.Env):
+    """Binary observations, with binary or discrete actions."""
+
+    observation_space = gymnasium.spaces.MultiBinary(4)
+
+    def __init__(self, is_binary):
+        self.action_space = gymnasium.spaces.MultiBinary(2) if is_binary else gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(4, np.int8), {}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_binary"), [("ppo_cartpole", True), ("a2c_cartpole", False), ("dqn_cartpole", False)]
+)
+def test_binary_spaces_are_those_of_the_file(name, is_binary, tmp_path):
+    """A logit of theirs is the difference of two classes here."""
+    data = {"observation_space": BINARY} | ({"action_space": BINARY | {"_shape": [2]}} if is_binary else {})
+    file = edited(name, tmp_path, data, {})
+    agent = reverie.load(
+        import_sb3(file, lambda: Switches(is_binary), run=tmp_path / "run"), env=lambda: Switches(is_binary)
+    )
+    weights = saved_weights(name)
+    prefix, head = ("q_net.q_net", "q_net.q_net.4") if "dqn" in name else ("mlp_extractor.policy_net", "action_net")
+    for number in range(16):
+        obs = np.array([number >> bit & 1 for bit in range(4)], np.int8)
+        x = torch.from_numpy(obs).float()
+        for layer in [f"{prefix}.{number}" for number in (0, 2) if f"{prefix}.{number}.weight" in weights]:
+            x = weights[f"{layer}.weight"] @ x + weights[f"{layer}.bias"]
+            x = x.relu() if "dqn" in name else x.tanh()
+        logits = weights[f"{head}.weight"] @ x + weights[f"{head}.bias"]
+        expected = (logits > 0).int().numpy() if is_binary else int(logits.argmax())
+        np.testing.assert_array_equal(agent.act(obs)[0], expected)
 
 
 class Pickled:

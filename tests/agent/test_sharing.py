@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -148,3 +149,55 @@ def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
     os.mkfifo(tmp_path / "agent.json")
     assert main(["list", str(tmp_path)]) == 1
     assert "agent.json is not a regular file" in capsys.readouterr().err
+
+
+OWN = "/home/jane doe/secret/"
+
+
+def test_no_path_of_this_machine_leaves_it(copied, tmp_path, monkeypatch):
+    """In all that is written: settings of any kind, the page and the name of the destination."""
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    changes = {"init_from": f"{OWN}run", "heldout_data": [f"{OWN}a.npz", "minari:D4RL/pen/human-v2"]}
+    config["experiment"] |= changes
+    config["experiment"]["replay"]["store_path"] = f"{tmp_path}/store"
+    config["experiment"]["env"]["wrappers"] = [
+        f"mine:Map(file='{tmp_path}/maps/a.xml', url='s3://shelf/a')",
+        "~/x.yaml",
+    ]
+    config["custom"] = {"sinks": f"{OWN}sink.py"}
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    folder = tmp_path / "shelf"
+    monkeypatch.setattr("reverie.agent.sharing.check_code", lambda *_: None)
+    reverie.push(copied, str(folder))
+    written = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert "README.md" in written
+    for name, content in written.items():
+        for text in (tmp_path, OWN, "jane", Path.home(), Path.cwd()):
+            assert str(text).encode() not in content, (name, text)
+    shared = yaml.safe_load(written["config.yaml"])["experiment"]
+    assert (shared["init_from"], shared["heldout_data"]) == ("run", ["a.npz", "minari:D4RL/pen/human-v2"])
+    assert shared["env"]["wrappers"] == ["mine:Map(file='a.xml', url='s3://shelf/a')", "x.yaml"]
+    assert shared["env"]["id"] == "CartPole-v1"
+
+
+def test_the_page_of_an_agent_of_recorded_data_is_true_of_it(tmp_path, monkeypatch, capsys):
+    """It names the data, counts updates, and its commands work."""
+    monkeypatch.chdir(tmp_path)
+    steps = np.arange(60)
+    np.savez(tmp_path / "log.npz", observations=np.sin(steps)[:, None], actions=np.cos(steps)[:, None],
+             rewards=np.ones(60), terminals=steps % 10 == 9, timeouts=np.zeros(60))  # fmt: skip
+    quiet = {"tensorboard": False, "data.estimate_updates": 0}
+    reverie.train("bc", data=str(tmp_path / "log.npz"), updates=2, run="run", **quiet)
+    reverie.push("run", "agent")
+    page = Path("agent/README.md").read_text()
+    assert "# bc on log.npz" in page
+    assert "agent after 2 updates on log.npz" in page
+    assert "- none" not in page
+    assert "reverie eval agent --env ENV\n" in page
+    command = next(line for line in page.splitlines() if line.startswith("reverie train")).partition("#")[0].split()[1:]
+    assert main(command) == 0
+    reverie.load("agent")
+    capsys.readouterr()
+    assert main(["list", "agent"]) == 0
+    assert "bc on log.npz" in capsys.readouterr().out

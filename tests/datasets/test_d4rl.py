@@ -215,3 +215,12 @@ def test_no_format_reads_zeros_for_missing_parts(tmp_path, to):
         open_reader(target) as reader,
     ):
         list(reader.parts())
+
+
+@pytest.mark.parametrize("name", ["episode_id", "infos/traj_index", "user_ids"])
+def test_ids_that_end_more_episodes_than_the_flags_are_refused(tmp_path, name):
+    values = {n: v for n, v in columns().items() if n != "next_observations"} | {name: np.repeat(range(5), ENDS)}
+    assert open_reader(str(write(tmp_path / "a.hdf5", values))).info()
+    values["timeouts"] = values["timeouts"] & (np.arange(14) != 3)
+    with pytest.raises(DataError, match=f"'{name}' seems to mark ends of episodes that 'terminals' does not"):
+        open_reader(str(write(tmp_path / "b.hdf5", values))).info()

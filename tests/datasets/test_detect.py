@@ -1,11 +1,16 @@
 """Finding the format; several datasets as one; objects in memory."""
 
+import json
+import subprocess
+import sys
 from collections import deque
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 from gymnasium import spaces
+from pyarrow import feather
 
 from d4rl_files import columns, write
 from formats import tianshou, transitions_of
@@ -27,7 +32,7 @@ from reverie.datasets.validate import validate
         (
             "a.txt",
             b"1, 2, 3, 4, 5, 6, 7",
-            r"its format is unknown.*formats: folders: Minari, .*, CSV: tables",
+            r"its format is unknown.*formats: folders: Minari, .*, TSV: tables",
         ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
@@ -195,3 +200,36 @@ def test_several_datasets_of_any_format(tmp_path):
 def test_what_is_no_data_is_refused(data):
     with pytest.raises(ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, term"):
         open_reader(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("log.jsonl", r"it is JSON lines\. Convert it.*read_json\(\"log\.jsonl\"\), \"log\.parquet\""),
+        ("log.sqlite", r"it is an SQLite database\. Convert it.*sqlite3\.connect\(\"log\.sqlite\"\)"),
+    ],
+)
+def test_files_that_another_library_converts(tmp_path, name, said):
+    (tmp_path / name).write_bytes(b'{"o": 1}\n')
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(DataError, match=said):
+            open_reader(str(path))
+
+
+def test_the_command_for_json_lines_keeps_ids(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"o": [0.5, t], "a": t % 2, "user": user} for user in ("007", "7") for t in range(3)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError) as error:
+        open_reader("log.jsonl")
+    command = str(error.value).partition("python -c '")[2].removesuffix("'.")
+    subprocess.run([sys.executable, "-c", command], check=True)
+    reader = open_reader("log.parquet", ReadOptions(columns={"obs": "o", "action": "a", "episode": "user"}))
+    assert sum(rows["is_first"].sum() for rows in reader.parts()) == 2
+
+
+def test_a_folder_of_feather_files_is_a_table(tmp_path):
+    table = pa.table({"o": [0.0, 1, 2], "a": [0, 1, 0], "r": [1.0] * 3})
+    for number in range(2):
+        feather.write_feather(table, tmp_path / f"{number}.feather")
+    assert open_reader(str(tmp_path), ReadOptions(columns={"obs": "o", "action": "a", "reward": "r"})).rows() > 5

@@ -134,7 +134,7 @@ def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
     one, two = (file.read_bytes() for file in files)
     index = int.from_bytes(one[-10:-6], "little") + 10  # its last bytes: the index, its length, and ARROW1
     files[1].write_bytes(two[: -int.from_bytes(two[-10:-6], "little") - 10] + one[-index:])
-    with pytest.raises(DataError, match="contains 2 batches, but its index names 1"):
+    with pytest.raises(DataError, match=r"its index ends at byte [\d,]+, before its content: it seems damaged"):
         open_reader(str(files[1]), ReadOptions(columns={name: name for name in COLUMNS.values()}))
 
 

@@ -71,3 +71,12 @@ def test_others_may_know_better(tmp_path):
     assert isinstance(open_reader(write(tmp_path / "a.hdf5", floats | ends)).info().action, spaces.Box)
     both = open_reader([floats, columns() | {"actions": CHOICES - 0.5}]).info()
     assert both.action == spaces.Box(-0.5, 4, (), np.float64)
+
+
+@pytest.mark.parametrize(("actions", "is_sparse"), [([7, 90, 193_609], True), (range(300), False), ([0, 5], False)])
+def test_sparse_ids_of_actions_are_named(actions, is_sparse):
+    actions = np.resize(np.array(actions), 300)
+    data = {"observations": np.zeros((300, 1)), "actions": actions, "terminals": np.arange(300) % 30 == 29}
+    reader = open_reader(data | {"rewards": np.ones(300)})
+    reader.info()
+    assert any("are 3 different numbers up to 193,609" in line for line in reader.remarks()) == is_sparse

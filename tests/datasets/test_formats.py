@@ -116,7 +116,8 @@ def test_wrong_flags_stop_learning_and_copies(tmp_path, monkeypatch, d4rl):
     with open_reader(str(d4rl)) as reader:
         rows = joined(reader.parts())
         rows["reward"][0] = 5.0
-        monkeypatch.setattr(reader, "parts", lambda: iter([rows]))
+        for name in ("parts", "as_recorded"):
+            monkeypatch.setattr(reader, name, lambda: iter([rows]))
         with pytest.raises(DataError, match=r"a\.hdf5, episode 0, step 0 .*wrong: non-zero reward on .*--write-valid"):
             list(RecordedEpisodes(reader).parts())
         with pytest.raises(DataError, match=r"episode 0, step 0 \(index 0\): a flag or reward is wrong"):

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import imageio_ffmpeg
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -128,6 +130,46 @@ def test_folders_whose_parts_disagree(tmp_path):
             open_reader(tmp_path / name).info()
 
 
+@pytest.mark.parametrize("videos", [False, True])
+def test_the_order_of_frames_is_the_order_of_time(tmp_path, videos):
+    """Rows in another order are refused; a gap ends the episode, and pictures are those of their frames."""
+
+    def without(table, lived):
+        table = table | {"timestamp": [t / 10 for t in table["frame_index"]]}
+        return {name: [v for i, v in enumerate(values) if i != 6] for name, values in table.items()}  # of the third
+
+    def turned(table, lived):
+        return {name: [values[i] for i in (0, 2, 1, *range(3, 14))] for name, values in table.items()}
+
+    short = [*LIVED[:2], replace(LIVED[2], steps=4), *LIVED[3:]]
+    folder = lerobot(tmp_path / "d", 3, more=without, videos=videos)
+    table = {"episode_index": range(5), "length": [e.steps for e in short]}
+    old = pyarrow.parquet.read_table(folder / "meta/episodes/chunk-000/file-000.parquet").to_pydict()
+    pyarrow.parquet.write_table(pa.table(old | table), folder / "meta/episodes/chunk-000/file-000.parquet")
+    file = folder / "meta/info.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"total_frames": 13}))
+    with open_reader(folder) as reader:
+        rows = joined(reader.parts())
+        assert "frame_index skips frames within an episode, which is truncated there" in reader.remarks()
+        seen = rows["obs/state"]
+        assert seen[rows["is_first"]].tolist() == [[1, 0], [2, 0], [3, 0], [3, 3], [4, 0], [5, 0]]
+        if videos:
+            truth = np.stack([frame(int(number), int(t)) for number, t in seen])
+            assert np.abs(rows["obs/images.top"].astype(int) - truth).max() <= 2
+    with pytest.raises(
+        DataError, match=r"row 2 has frame 1 of episode 0, after frame 2 .*Sort the tables by episode_in"
+    ):
+        open_reader(lerobot(tmp_path / "e", 3, videos=False, more=turned)).info()
+
+
+def test_times_that_are_not_those_of_the_frames_are_named(tmp_path):
+    def more(table, lived):
+        return table | {"timestamp": [t / 5 for t in table["frame_index"]]}
+
+    report = validate(open_reader(lerobot(tmp_path / "d", 3, videos=False, more=more)))
+    assert any("timestamp does not advance by 1 / fps = 0.1 s" in line for line in report.remarks)
+
+
 def test_videos_that_do_not_fit(tmp_path):
     (other := lerobot(tmp_path / "fps", 2, LIVED[:1]) / "meta/info.json").write_text(
         json.dumps(json.loads(other.read_text()) | {"fps": 20})
@@ -211,3 +253,64 @@ def test_images_of_too_many_channels_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"1 to 4 channels, not observation\.image \(shape \[16, 8, 12\]\)"):
         write_dataset(open_reader(of_images(16, 8, 12)), str(tmp_path / "copy"), "lerobot")
     assert not (tmp_path / "copy").exists()
+
+
+def changed(folder, **changes):
+    """Change ``meta/info.json``; ``names``: of the elements of features."""
+    file = folder / "meta/info.json"
+    about = json.loads(file.read_text())
+    for feature, names in changes.pop("names", {}).items():
+        about["features"][feature]["names"] = names
+    file.write_text(json.dumps(about | changes))
+    return str(folder)
+
+
+def test_joined_datasets_have_the_same_elements(tmp_path):
+    """The same joints in another order are refused; other names, robots and frames per second are named."""
+    names = {"observation.state": {"motors": ["left", "right"]}, "action": ["grip"]}
+    first, second, third = (lerobot(tmp_path / name, 3, LIVED, videos=False) for name in "abc")
+    changed(first, names=names)
+    changed(second, names={"observation.state": ["right", "left"]})
+    with pytest.raises(
+        DataError, match=r"b names the elements of obs/state right, left, but .*a has the order left, ri"
+    ):
+        open_reader([str(first), str(second)]).info()
+    changed(third, names={"observation.state": ["x", "y"]}, robot_type="so100", fps=30)
+    reader = open_reader([str(first), str(third)])
+    assert reader.info().element_names == {"action": ("grip",)}
+    for remark in (
+        "robot: arm, so100",
+        "frames per second: 10, 30",
+        "elements of obs/state differ: x, y and left, right",
+    ):
+        assert any(remark in line for line in reader.remarks()), remark
+
+
+def test_single_tasks_that_are_joined_are_observed(tmp_path):
+    """A dataset of one task does not observe it; several together do."""
+
+    def more(table, lived):
+        return table | {"task_index": [0] * len(table["task_index"])}
+
+    folders = [lerobot(tmp_path / task, 2, videos=False, more=more) for task in ("lift", "put")]
+    for folder in folders:
+        (folder / "meta/tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": folder.name}) + "\n")
+        assert "task" not in open_reader(folder).info().observation.spaces
+    reader = open_reader([str(folder) for folder in folders])
+    assert set(joined(reader.parts())["obs/task"]) == {"lift", "put"}
+    assert reader.info().text["tasks"] == "lift; put"
+    with open_reader(reader_copy(reader, tmp_path / "copy")) as copy:
+        assert set(joined(copy.parts())["obs/task"]) == {"lift", "put"}
+
+
+def reader_copy(reader, path):
+    write_dataset(reader, str(path), "lerobot")
+    return path
+
+
+def test_tasks_without_names_are_named(tmp_path):
+    folder = lerobot(tmp_path / "d", 3, videos=False)
+    (folder / "meta/tasks.parquet").unlink()
+    reader = open_reader(folder)
+    assert "task" not in reader.info().observation.spaces
+    assert any("task_index has several tasks, but meta/tasks" in line for line in reader.remarks())

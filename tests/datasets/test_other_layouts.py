@@ -105,11 +105,11 @@ def test_imitation_1(tmp_path, has_rewards):
 def test_imitation(tmp_path, trajectories):
     with open_reader(saved(tmp_path / "a.npz", **trajectories)) as reader:
         check(reader, expected(LIVED))
-        assert reader.remarks() == [imitation.NO_TRUNCATIONS]
+        assert reader.remarks() == ["left out: infos", imitation.NO_TRUNCATIONS]
     ends = replace(LIVED[0], end="truncated")
     with open_reader(tmp_path / "a.npz", ReadOptions(max_episode_steps=ends.steps)) as reader:
         check(reader, expected([replace(e, end="truncated") if e.steps == ends.steps else e for e in LIVED]))
-        assert reader.remarks() == []
+        assert reader.remarks() == ["left out: infos"]
     del trajectories["rews"]
     assert not open_reader(saved(tmp_path / "b.npz", **trajectories)).info().has_rewards
     wrong = trajectories | {"obs": trajectories["obs"][:-1]}

@@ -42,7 +42,7 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     stored(tmp_path, [{name: values[2:14] for name, values in rows.items()}])
     reader = open_reader(str(tmp_path))
     check(reader, named([Lived(2, 3), Lived(3, 3, "truncated")]))
-    assert set(reader.remarks()) == {FIRST_ROW_MISSING, reader_file.OPEN_EPISODE}
+    assert set(reader.remarks()) == {FIRST_ROW_MISSING, reader_file.OPEN_EPISODE, reader_file.NO_METADATA}
 
 
 @pytest.mark.parametrize(("name", "one", "other"), [("action_repeat", 1, 4), ("kwargs", {"weight": 0.5}, {})])
@@ -57,3 +57,11 @@ def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name
     said = rf"c has the environment {{'{name}': .*{values[0]}.* others have {{'{name}': .*{values[1]}.*}}:"
     with pytest.raises(DataError, match=said):
         open_reader(str(tmp_path)).info()
+
+
+def test_a_store_without_metadata_says_so_and_keeps_the_name_of_its_observation(tmp_path):
+    stored(tmp_path, [named(LIVED)])
+    with open_reader(str(tmp_path)) as reader:
+        assert list(reader.info().observation.spaces) == ["vec"]
+        assert "obs/vec" in next(reader.as_recorded())
+        assert reader.remarks() == [reader_file.NO_METADATA]

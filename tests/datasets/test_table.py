@@ -1,6 +1,7 @@
 """Tables: roles of columns, ends of episodes, rows that are episodes."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -35,7 +36,8 @@ def test_a_row_is_a_transition(tmp_path, kind, pieces):
     for place in (path, path / "data-*"):  # an episode may go on in the next file
         reader = open_reader(str(place), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
         check(reader, expected(LIVED))
-        assert (reader.info().action, reader.remarks()) == (spaces.Box(-1.0, 1.0, (1,), np.float32), [])
+        space, unused = spaces.Box(-1.0, 1.0, (1,), np.float32), ["left out: timeout, choice"]
+        assert (reader.info().action, reader.remarks()) == (space, unused)
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -320,3 +322,172 @@ def test_places_in_an_arrow_file_that_are_wrong(tmp_path, size, place):
     file.write_bytes(content.replace(whole, begins.tobytes()))
     with pytest.raises((DataError, pa.ArrowInvalid)):
         list(open_reader(str(file), options).parts())
+
+
+IDS = {"obs": "o", "action": "a", "reward": "r", "episode": "user"}
+
+
+def write_logs(folder, suffix, files):
+    """Write a table of two steps for each id of each file."""
+    folder.mkdir()
+    separator = "\t" if suffix == "tsv" else ","
+    for number, ids in enumerate(files):
+        rows = [[user, f"{number}.{t}", str(t), "1"] for user in ids for t in range(2)]
+        lines = [separator.join(row) for row in [["user", "o", "a", "r"], *rows]]
+        (folder / f"{number}.{suffix}").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+@pytest.mark.parametrize("ids", [("12345678901234567100", "12345678901234567200"), ("007", "7"), ("1e2", "100")])
+def test_ids_in_text_are_read_as_text(tmp_path, suffix, ids):
+    rows = joined(open_reader(write_logs(tmp_path / "d", suffix, [ids]), ReadOptions(columns=IDS)).parts())
+    assert rows["is_first"].sum() == 2
+
+
+def test_ids_of_other_types_are_different_episodes(tmp_path):
+    """UUIDs, and names of folders; of floats above 2^53, a remark says that several can be the same."""
+    values = {"o": [0.0, 1, 2, 3], "a": [0, 1, 0, 1], "r": [1.0] * 4}
+    users = pa.array([bytes([n // 2] * 16) for n in range(4)], pa.binary(16)).cast(pa.uuid())
+    for ids, remark in (([2.0**60, 2.0**60, 2.0**61, 2.0**61], "floats above 2\\^53"), (users, None)):
+        reader = open_reader(pa.table(values | {"user": ids}), ReadOptions(columns=IDS))
+        assert joined(reader.parts())["is_first"].sum() == 2
+        assert (remark is None) or any(re.search(remark, line) for line in reader.remarks())
+    for name in ("user=007", "user=7"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        pa.parquet.write_table(pa.table(values), tmp_path / "d" / name / "part.parquet")
+    assert joined(open_reader(str(tmp_path / "d"), ReadOptions(columns=IDS)).parts())["is_first"].sum() == 2
+
+
+@pytest.mark.parametrize("files", [("0", "0", "0"), ("012", "012"), ("01", "12")])
+def test_an_id_that_two_files_have_is_two_episodes(tmp_path, files):
+    """A remark names the files, unless a column tells that the first episode is not truncated there."""
+    path = write_logs(tmp_path / "d", "csv", files)
+    reader = open_reader(path, ReadOptions(columns=IDS))
+    assert joined(reader.parts())["is_first"].sum() == sum(map(len, files))
+    assert any(
+        re.search(r"'user' has the id . in 0\.csv and in 1\.csv: these are different", x) for x in reader.remarks()
+    )
+    told = open_reader(path, ReadOptions(columns=IDS | {"next_obs": "o"}))
+    assert told.marks_truncations
+
+
+@pytest.mark.parametrize(
+    ("steps", "remark"), [([0, 2, 1, 3], "does not grow"), ([0, 1, 3, 4], "skips steps"), ([0, 4, 8, 12], "")]
+)
+def test_step_numbers_that_are_not_in_order_are_named(steps, remark):
+    table = pa.table(
+        {"o": [0.0, 1, 2, 3] * 2, "a": [0, 1] * 4, "r": [1.0] * 8, "user": list("aaaabbbb"), "step": steps * 2}
+    )
+    reader = open_reader(table, ReadOptions(columns=IDS))
+    reader.info()
+    assert [line for line in reader.remarks() if "'step'" in line and remark in line] or not remark
+    assert remark or not any("'step'" in line for line in reader.remarks())
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_arrow_files_are_read_by_their_index(tmp_path, compression):
+    """Polars 2.1 begins them without the message that begins a stream."""
+    users = pa.array(["a", "a", "b", "b"]).dictionary_encode()
+    table = pa.table({"o": [[0.0, 1], [2, 3], [4, 5], [6, 7]], "a": [0, 1, 0, 1], "r": [1.0] * 4, "user": users})
+    file = tmp_path / "d.arrow"
+    with pa.ipc.new_file(file, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, 2)
+    content = file.read_bytes()
+    begin = 16 + int.from_bytes(content[12:16], "little")  # of the message after the schema
+    file.write_bytes(content[:8] + bytes(begin - 8) + content[begin:])
+    rows = joined(open_reader(str(file), ReadOptions(columns=IDS)).parts())
+    assert rows["obs"][rows["is_first"]].tolist() == [[0, 1], [4, 5]]
+
+
+PIXELS = np.arange(12 * 8 * 10 * 3, dtype=np.uint32).astype(np.uint8).reshape(12, 8, 10, 3)
+
+
+def tensors(permuted):
+    if not permuted:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(PIXELS)
+    stored = pa.array(np.ascontiguousarray(PIXELS.transpose(0, 3, 1, 2)).reshape(-1))
+    kind = pa.fixed_shape_tensor(pa.uint8(), [3, 8, 10], permutation=[1, 2, 0])
+    return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(stored, 240))
+
+
+def ray_tensors(name):
+    """As Ray Data stores them, read without Ray."""
+    metadata = {b"ARROW:extension:name": name, b"ARROW:extension:metadata": b"[8, 10, 3]"}
+    flat = pa.array(PIXELS.reshape(12, -1).tolist(), pa.list_(pa.uint8()))
+    return pa.field("o", flat.type, metadata=metadata), flat
+
+
+@pytest.mark.parametrize("kind", ["plain", "permuted", "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "episodes"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_declared_shapes_of_tensors_are_used(tmp_path, kind, suffix):
+    ends = np.arange(12) % 6 == 5
+    others = {"a": np.arange(12) % 3, "r": np.ones(12), "d": ends}
+    if kind == "episodes":  # a list of tensors in each row
+        fields = {"o": tensors(True)} | {name: pa.array(values) for name, values in others.items()}
+        lists = {name: pa.ListArray.from_arrays([0, 6, 12], values) for name, values in fields.items()}
+        table = pa.table(lists)
+    elif kind.startswith("ray"):
+        field, column = ray_tensors(kind.encode())
+        fields = [field, *(pa.field(name, pa.array(values).type) for name, values in others.items())]
+        table = pa.table([column, *map(pa.array, others.values())], schema=pa.schema(fields))
+    else:
+        table = pa.table({"o": tensors(kind == "permuted")} | others)
+    file = tmp_path / f"d.{suffix}"
+    if suffix == "parquet":
+        pa.parquet.write_table(table, file)
+    else:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    reader = open_reader(str(file), ReadOptions(columns={"obs": "o", "action": "a", "reward": "r", "terminal": "d"}))
+    rows = joined(reader.parts())
+    np.testing.assert_array_equal(rows["obs"][~rows["is_last"]], PIXELS)
+    assert reader.info().observation == spaces.Box(0, 255, (8, 10, 3), np.uint8)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_dotted_names_are_fields_of_structs(tmp_path, suffix, as_list):
+    """Such as nested features of Hugging Face, and episodes that are lists of structs."""
+    steps = [{"observation": {"state": [float(t), 0.5]}, "choice": t % 2, "r": 1.0, "other": t} for t in range(4)]
+    values = {"steps": [steps[:2], steps[2:]] if as_list else steps}
+    table, file = pa.table(values), tmp_path / f"d.{suffix}"
+    if suffix == "parquet":
+        pa.parquet.write_table(table, file, row_group_size=1)
+    else:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, 1)
+    roles = {"obs": "steps.observation.state", "action": "steps.choice", "reward": "steps.r"}
+    reader = open_reader(str(file), ReadOptions(columns=roles))
+    rows = joined(reader.parts())
+    assert rows["obs"][~rows["is_last"]][:, 0].tolist() == ([0, 2] if as_list else [0, 1, 2])  # the last steps are lost
+    assert reader.info()
+    assert "left out: steps.other" in reader.remarks()
+    with pytest.raises(ConfigError, match=r"has no column 'steps.choise'. Did you mean 'steps.choice'"):
+        open_reader(str(file), ReadOptions(columns=roles | {"action": "steps.choise"}))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_images_are_read_by_their_paths(tmp_path, as_text):
+    """In the folder of the table, as some Hugging Face datasets store them; never outside of it."""
+    folder = tmp_path / "d"
+    (folder / "images").mkdir(parents=True)
+    for t in range(3):
+        Image.fromarray(COLORS + np.uint8(t)).save(folder / f"images/{t}.png")
+    Image.fromarray(COLORS).save(tmp_path / "secret.png")
+
+    def opened(paths):
+        images = paths if as_text else [{"bytes": None, "path": path} for path in paths]
+        kind = pa.string() if as_text else pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        table = pa.table({"o": pa.array(images, kind), "a": [0, 1, 0], "r": [1.0] * 3, "d": [False, False, True]})
+        pa.parquet.write_table(table, folder / "d.parquet")
+        roles = {"obs": "o", "action": "a", "reward": "r", "terminal": "d"}
+        return joined(open_reader(str(folder), ReadOptions(columns=roles)).parts())["obs"]
+
+    names = [f"images/{t}.png" for t in range(3)]
+    np.testing.assert_array_equal(opened(names)[:3], [COLORS + np.uint8(t) for t in range(3)])
+    for wrong in ("../secret.png", str(tmp_path / "secret.png"), "images/9.png"):
+        with pytest.raises(
+            DataError, match=r"'o' has the path of an image, .*\.png, which is not in .*Copy the images th"
+        ):
+            opened([*names[:2], wrong])

@@ -27,7 +27,7 @@ from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
 from reverie.core.files import check_expanded, open_zip, write_json
 from reverie.core.logger import logger
-from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
+from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict
 from reverie.datasets.source import reading
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
@@ -121,9 +121,9 @@ class SB3Archive:
             if settings <= self.data.keys():
                 raise ConfigError(f"this is an agent of {name}: {EXPECTED}")
         names, prefixes = self.weights.keys(), {name.partition(".")[0] for name in self.weights}
-        if "mlp_extractor" in prefixes:
+        if "mlp_extractor" in prefixes or {"action_net", "value_net"} <= prefixes:
             return "ppo" if "clip_range" in self.data else "a2c"
-        if any(name.startswith("actor.latent_pi") for name in names):
+        if any(name.startswith(("actor.latent_pi", "actor.log_std")) for name in names):
             return "tqc" if "top_quantiles_to_drop_per_net" in self.data else "sac"
         if any(name.startswith("actor.mu") for name in names):
             is_ddpg = self.data.get("policy_delay") == 1 and self.data.get("target_noise_clip") == 0
@@ -160,7 +160,16 @@ class SB3Archive:
         matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
         numbers = sorted(int(match[1]) for match in matches if match)
         names = [*(f"{prefix}.{number}" for number in numbers), *last]
-        return [(self.tensor(f"{name}.weight").float(), self.tensor(f"{name}.bias").float()) for name in names]
+        layers = [(self.tensor(f"{name}.weight").float(), self.tensor(f"{name}.bias").float()) for name in names]
+        if numbers and (binary := self.space("observation", "MultiBinary")):
+            (weight, bias), size = layers[0], math.prod(binary["_shape"])
+            layers[0] = torch.cat([_of_pairs(weight[:, :size].T).T, weight[:, size:]], 1), bias
+        return layers
+
+    def space(self, name: str, kind: str) -> Mapping[str, Any]:
+        """Return the declared space of observations or actions; empty if it is of another kind than ``kind``."""
+        space = self.data.get(f"{name}_space")
+        return space if isinstance(space, dict) and f".{kind}'" in str(space.get(":type:")) else {}
 
     def policy_kwarg(self, name: str) -> str:
         """Return the text of a class in ``policy_kwargs``, ``<class 'module.Name'>``; "" for the policy's default."""
@@ -185,6 +194,20 @@ class SB3Archive:
                 "Import an agent of MlpPolicy without features_extractor_class."
             )
         space: Any = self.data.get("observation_space") or {}
+        image = self.space("observation", "Box")
+        shapes = [str(image["_shape"])] if image.get("dtype") == "uint8" and len(image.get("_shape", ())) == 3 else []
+        shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+, \d+\)), uint8\)", str(space.get("spaces")))
+        if shapes:
+            raise ConfigError(
+                f"observation_space has uint8 images of shape {shapes[0]}, which MlpPolicy flattens; reverie's "
+                "networks read images with convolutions. Import an agent that observes vectors."
+            )
+        is_plain = self.algorithm != "crossq" and "lstm_actor.weight_hh_l0" not in self.weights
+        if "MultiBinary(" in str(space.get("spaces")) or (self.space("observation", "MultiBinary") and not is_plain):
+            raise ConfigError(
+                "observation_space has a MultiBinary, which is only supported as the whole observation, without an "
+                "LSTM and without CrossQ. Import an agent that observes Box or MultiDiscrete instead."
+            )
         # a Dict's spaces are a text: "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...)), ...])" of old versions
         keys = re.findall(r"'([^']*)'[:,] \w+\(", str(space.get("spaces")))
         if keys != sorted(keys):
@@ -192,6 +215,36 @@ class SB3Archive:
                 f"observation_space = Dict with the keys {', '.join(keys)}: expected sorted keys, the order in which "
                 "reverie concatenates. Import an agent that was trained on sorted keys."
             )
+
+
+def _of_pairs(values: Tensor) -> Tensor:
+    """Return inputs or outputs ``[n, ...]`` of numbers 0 or 1 as those of n pairs of classes, ``[2 n, ...]``."""
+    return torch.stack([torch.zeros_like(values), values], 1).flatten(0, 1)
+
+
+def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
+    """Compare the declared bounds of continuous actions with the environment's: a policy acts in their units.
+
+    Raises:
+        ConfigError: they differ, and the policy is not scaled to the bounds.
+    """
+    space, (part, *_) = archive.space("action", "Box"), action.parts.values()
+    number = r"-?(?:inf|\d+\.?\d*(?:e[+-]?\d+)?)"
+    bounds = [np.array(re.findall(number, str(space.get(name))), np.float64) for name in ("low", "high")]
+    known = part.kind == "continuous" and all(len(bound) == part.size for bound in bounds)
+    if not known or np.allclose(bounds, [part.low, part.high], rtol=BOUNDS_RTOL, atol=1e-6):
+        return
+    (low, high), here = ([*map(float, bound)] for bound in bounds), [*map(list, (part.low, part.high))]
+    problem = (
+        f"it was trained with actions from {low} to {high}, but this environment's are from {here[0]} to {here[1]}"
+    )
+    if archive.algorithm in ("ppo", "a2c"):
+        wrapper = f'**{{"env.wrappers": ["rescale_action({low[0]:g}, {high[0]:g})"]}}'
+        raise ConfigError(
+            f"{problem}. Pass the environment with the wrapper of its training, in Python such as "
+            f"reverie.import_sb3(FILE, ENV, {wrapper})."
+        )
+    logger.warning(f"{problem}: its actions are scaled from the one range to the other, as by RescaleAction")
 
 
 def _read_tensors(file: Path | str, content: bytes) -> Any:
@@ -252,6 +305,7 @@ def import_sb3(
         obs, action = flat.obs_spec, flat.action_spec
     finally:
         close_quietly(flat)
+    _check_bounds(archive, action)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)
@@ -293,8 +347,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
             changes |= dict.fromkeys((setting,) if isinstance(setting, str) else setting, value)
     if isinstance(data.get("gae_lambda"), int | float):
         changes["value_estimator"] = f"gae({data['gae_lambda']})"
-    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc", "crossq") else -1]
-    changes["networks.units"] = tuple(len(bias) for _, bias in hidden)
+    changes["networks.units"] = _hidden_units(archive, name)
     activation = archive.activation or ("Tanh" if name in ("ppo", "a2c") else "ReLU")
     if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
         changes["networks.activation"] = activation.lower()
@@ -308,6 +361,14 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
         changes["clip_range"] = float(clip[1])
     config: Any = algorithm_config(name)()
     return _merge_valid(config, changes)
+
+
+def _hidden_units(archive: SB3Archive, name: str) -> tuple[int, ...]:
+    """Return the widths of the policy's hidden layers; ConfigError if it has none."""
+    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc", "crossq") else -1]
+    if not hidden:
+        raise ConfigError("net_arch = []: reverie's networks have a hidden layer. Import an agent with one or more.")
+    return tuple(len(bias) for _, bias in hidden)
 
 
 def _merge_valid(config: AlgorithmConfig, changes: Mapping[str, Any]) -> AlgorithmConfig:
@@ -381,6 +442,9 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
         network.actor.log_std.copy_(archive.tensor("log_std") - half.log())
+    elif archive.space("action", "MultiBinary"):
+        weight, bias = (_of_pairs(values) for values in actor[-1])
+        actor[-1] = weight, bias
     _copy_weights(network.actor.body, actor)
     for branch, lstm in ((network.actor, "lstm_actor"), (network.critic, "lstm_critic")):
         for number, cell in enumerate(branch.memory.cells if branch.memory is not None else ()):

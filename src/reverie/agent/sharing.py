@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -25,9 +26,11 @@ from PIL import Image
 
 from reverie.agent.loading import check_code
 from reverie.agent.player import actions_label
+from reverie.core.documents import read_yaml
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.core.version import version
+from reverie.experiment.config import NO_ENV
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read_checkpoint
@@ -87,7 +90,7 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         model = _write_agent_folder(Path(temp_dir) / "agent", folder, path)
         metadata = _agent_metadata(folder, saved, path)
         if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
-            write_json(model / "eval.json", read_final_result(folder.evaluation) or {})
+            write_json(model / "eval.json", _without_folders(read_final_result(folder.evaluation) or {}))
         (model / "README.md").write_text(_model_card(model, folder, saved, metadata, destination), encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
@@ -96,7 +99,7 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
                 api.create_repo(hub["name"], private=private, exist_ok=True)
                 api.upload_folder(
                     repo_id=hub["name"], folder_path=model, delete_patterns="checkpoints/*",
-                    commit_message=f"{metadata['algorithm']} in {metadata['env']}, step {metadata['step']}",
+                    commit_message=f"{_title(metadata)}, step {metadata['step']}",
                 )  # fmt: skip
         else:
             _upload_folder(model, destination)
@@ -190,7 +193,10 @@ def _agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> 
         score = run_state["best"] if run_state["best_step"] == step else None
     if is_final_result_of_step(folder.evaluation, step):
         score = (read_final_result(folder.evaluation) or {})["score"]["mean"]
-    metadata = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}
+    data = _without_folders(saved.experiment.get("data", {}).get("path", ""))
+    origin = {"env": saved.env} if saved.env != NO_ENV else {}
+    origin |= {"data": data if isinstance(data, str) else ", ".join(data)} if data else {}
+    metadata = {"algorithm": saved.algorithm, **origin, "step": str(step), "reverie": version()}
     return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
 
@@ -203,9 +209,27 @@ def _write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) 
     parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved unchanged
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
     Checkpoints(folder_path / "checkpoints").save(checkpoint_step(checkpoint), parts)
-    for file in (folder.config, folder.spec):
-        shutil.copy2(file, folder_path)
+    config = yaml.safe_dump(_without_folders(read_yaml(folder.config)), sort_keys=False, allow_unicode=True)
+    (folder_path / folder.config.name).write_text(config, encoding="utf-8")
+    shutil.copy2(folder.spec, folder_path)
     return folder_path
+
+
+def _without_folders(values: Any) -> Any:
+    """Return plain values with the names of files and folders instead of absolute paths, which others do not have.
+
+    Paths can contain the user's name. URLs and relative paths are kept.
+    """
+    if isinstance(values, Mapping):
+        return {key: _without_folders(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_without_folders(value) for value in values]
+    if not isinstance(values, str):
+        return values
+    text = values.removeprefix("file://")
+    if re.match(r"(/|~|[A-Za-z]:[\\/])[^:]*$", text):
+        return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
+    return re.sub(r"""(?<![\w.:/~])(file:/)?~?/(?:[^/\s'"(),;]+/)+""", "", text)
 
 
 # ---------------------------------------------------------------- the page
@@ -215,11 +239,14 @@ def _model_card(
     model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str
 ) -> str:
     """Return the model card of an agent, and save its image in ``model``, the folder to share."""
-    algorithm, env, name = metadata["algorithm"], metadata["env"], destination.rstrip("/").rpartition("/")[2]
+    algorithm, env, name = metadata["algorithm"], metadata.get("env"), destination.rstrip("/").rpartition("/")[2]
+    destination = _without_folders(destination)
     evaluation = read_final_result(model / "eval.json") or {}
-    tags = [TAG, "reinforcement-learning", algorithm, env]
+    tags = [TAG, "reinforcement-learning", algorithm, *([env] if env else ["offline-reinforcement-learning"])]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
-    lines = [f"# {algorithm} in {env}", f"A [reverie]({HOME}) agent after {int(metadata['step']):,} steps of training."]
+    is_offline = saved.experiment.get("experience") == "offline"
+    training = f"updates on {metadata.get('data')}" if is_offline else "steps of training"
+    lines = [f"# {_title(metadata)}", f"A [reverie]({HOME}) agent after {int(metadata['step']):,} {training}."]
     if picture := _picture(model, folder):
         lines.append(f"![{picture.stem}]({picture.name})")
     if score := evaluation.get("score"):
@@ -227,7 +254,7 @@ def _model_card(
         task = {"task": {"type": "reinforcement-learning"}, "dataset": {"name": env, "type": env}}
         head["model-index"] = [{"name": name, "results": [task | {"metrics": [metric]}]}]
         lines.append(_format_score(score, evaluation))
-    lines += [_spaces(read_spec(folder) or {}), _commands(algorithm, saved, destination)]
+    lines += [_spaces(read_spec(folder) or {}), _commands(metadata, saved, destination)]
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
     return "\n\n".join([f"---\n{front}---", *lines]) + "\n"
 
@@ -261,11 +288,24 @@ def _spaces(spec: Mapping[str, Any]) -> str:
     return "\n".join(["| | kind | shape |", "|---|---|---|", *rows])
 
 
-def _commands(algorithm: str, saved: SavedConfig, destination: str) -> str:
-    notes = "".join(f"\n{key} = {value} was passed from Python: pass it again." for key, value in saved.custom.items())
+def _title(metadata: Mapping[str, str]) -> str:
+    """Return the name of an agent: its algorithm, and its environment or its data."""
+    env = metadata.get("env")
+    return f"{metadata['algorithm']} in {env}" if env else f"{metadata['algorithm']} on {metadata.get('data')}"
+
+
+def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
+    env = "" if "env" in metadata else " --env ENV"
+    data = saved.experiment.get("data", {}).get("path")
+    own_data = f" --data {metadata['data'].replace(', ', ' ')}" if data and data != _without_folders(data) else ""
+    notes = "".join(
+        f"\n{key} = {value} was passed from Python: pass it again."
+        for key, value in _without_folders(saved.custom).items()
+    )
+    train = f"reverie train {metadata['algorithm']} --config agent/config.yaml{own_data} --run runs/again"
     return (
-        f"```sh\npip install reverie-rl\nreverie eval {destination}\nreverie pull {destination} --to agent\n"
-        f"reverie train {algorithm} --config agent/config.yaml --run runs/again   # trains it again\n```\n\n"
+        f"```sh\npip install reverie-rl\nreverie eval {destination}{env}\nreverie pull {destination} --to agent\n"
+        f"{train}   # trains it again\n```\n\n"
         f'In Python: `agent = reverie.load("{destination}")`. Weights are safetensors, settings YAML, spaces JSON: '
         f"loading them runs no code.{notes}"
     )

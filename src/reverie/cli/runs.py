@@ -192,9 +192,10 @@ def _print_agents(location: str) -> int:
     agents = list_agents(location)
     width = max((len(agent.location) for agent in agents), default=0)
     for agent in agents:
-        origin = [agent.metadata.get(name, "") for name in ("algorithm", "env")]
+        parts = {word: agent.metadata.get(name) for word, name in (("in", "env"), ("on", "data"))}
+        origin = [agent.metadata.get("algorithm"), *(f"{word} {name}" for word, name in parts.items() if name)][:2]
         score = f"score {agent.metadata['score']}" if "score" in agent.metadata else ""
-        print(f"  {agent.location:<{width}}  {' in '.join(filter(None, origin))}  {score}".rstrip())
+        print(f"  {agent.location:<{width}}  {' '.join(filter(None, origin))}  {score}".rstrip())
     print(count_noun(len(agents), "agent"))
     return 0
 

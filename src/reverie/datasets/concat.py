@@ -16,11 +16,13 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import ObsSpec, spec_to_dict
 from reverie.datasets.dataset_env import user_wrappers
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
 
 ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
 """Settings of the environment that determine the meaning of its rows."""
+APART = (ROBOT, FPS, TASK)
+"""Texts of ``DatasetInfo`` that should be the same in all parts."""
 
 
 class ConcatReader(Reader):
@@ -30,6 +32,9 @@ class ConcatReader(Reader):
         super().__init__(path, options)
         self.readers = readers
         counts = Counter(reader.format for reader in readers)
+        tasks = {task for reader in readers for task in reader.tasks()}
+        for reader in readers if len(tasks) > 1 else ():
+            reader.assume_tasks(tasks)
         self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
 
     def supports_option(self, option: str) -> bool:
@@ -63,9 +68,20 @@ class ConcatReader(Reader):
         return self._all("as_recorded")
 
     def _all(self, name: str) -> Iterator[Rows]:
+        has_propensity = self._has_propensity
         for reader in self.readers:
-            yield from getattr(reader, name)()
+            for part in getattr(reader, name)():
+                yield part if has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
+
+    @functools.cached_property
+    def _has_propensity(self) -> bool:
+        """Whether all parts have propensities."""
+        present = [reader.info().has_propensity for reader in self.readers]
+        self.add_remark(
+            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
+        )
+        return all(present)
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -109,16 +125,43 @@ class ConcatReader(Reader):
                 f"all are treated as if they had no rewards, since {missing[0]} has none",
                 int(len(missing) < len(infos)),
             )
+        element_names = self._common_names(infos)
+        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
+        for title, values in texts.items():
+            self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
+        tasks = "; ".join(sorted({task for reader in self.readers for task in reader.tasks()}))
+        text = {title: value for title, value in first.text.items() if len(texts.get(title, ())) < 2}
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
+            has_propensity=self._has_propensity,
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
+            element_names=element_names,
+            text=text | ({"tasks": tasks} if tasks else {}),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )
+
+    def _common_names(self, infos: Sequence[DatasetInfo]) -> dict[str, tuple[str, ...]]:
+        """Return the names of elements, without those that differ, with a remark; DataError if their order differs."""
+        owners: dict[str, tuple[Reader, tuple[str, ...]]] = {}
+        for reader, info in zip(self.readers, infos, strict=True):
+            for column, names in info.element_names.items():
+                owner, expected = owners.setdefault(column, (reader, names))
+                if names != expected and sorted(names) == sorted(expected):
+                    raise DataError(
+                        f"{reader.path} names the elements of {column} {', '.join(names)}, but {owner.path} has the "
+                        f"order {', '.join(expected)}: expected one order. Reorder the elements of one of them."
+                    )
+                remark = f"the names of the elements of {column} differ: {', '.join(names)} and {', '.join(expected)}"
+                self.add_remark(remark, int(names != expected))
+        items = [item for info in infos for item in info.element_names.items()]
+        return {
+            column: names for column, (_, names) in owners.items() if all(n == names for c, n in items if c == column)
+        }
 
 
 def as_numbers(infos: Sequence[DatasetInfo]) -> list[DatasetInfo]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.columns import row_columns
+from reverie.core.columns import ColumnSpec, row_columns
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
@@ -27,9 +27,9 @@ from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
-from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
+from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
 from reverie.datasets.options import Subset
-from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
+from reverie.datasets.reader import PROPENSITY, SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, find_registered, spec_to_json
@@ -45,6 +45,11 @@ FILE_WRITERS = {
     "tianshou": writers.write_tianshou,
 }
 """Writers of episodes with values as recorded, except Minari's."""
+ROW_NAMES = frozenset({"obs", "action", "reward", *FLAGS, PROPENSITY, SEED, TRUNCATED_COLUMN})
+"""Roots of the names of columns that writers know."""
+BOTH_FLAGS = frozenset({"minari", "d4rl", "parquet", "tianshou"})
+"""Formats that store whether an episode that terminated is also truncated."""
+ONE_FLAG = "an episode is terminated and truncated at the same step: the copy says only that it terminated"
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to the episodes, or pieces of episodes, to write."""
 
@@ -63,8 +68,11 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
     with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
             recorded = RecordedEpisodes(reader)
-            episodes = recorded.convert(_select(reader, track_progress(reader.parts()), choose), choose is iter)
-            columns = row_columns(recorded.obs_spec, recorded.action_spec, {})
+            more = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
+            parts = reader.parts() if _stores_in(reader) else reader.as_recorded()
+            selected = _note_lost(reader, _select(reader, track_progress(parts), choose), to)
+            episodes = recorded.convert(selected, choose is iter, more)
+            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | more
             files = {
                 SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
                 ABOUT: _describe_rows(reader, has_rewards),
@@ -79,7 +87,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
             return writers.write_pydreamer(episodes, path)  # an environment can determine the kinds of observations
         info = replace(_env_info(reader), has_rewards=has_rewards)
         _note_settings(reader, info, to)
-        episodes = _select(reader, track_progress(reader.as_recorded()), choose)
+        episodes = _note_lost(reader, _select(reader, track_progress(reader.as_recorded()), choose), to)
         if to == "minari":
             return _to_minari(reader, info, target, episodes, choose is iter)
         return FILE_WRITERS[to](episodes, path, replace(info, **_arguments_of(info)))
@@ -92,6 +100,20 @@ def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Ite
     episodes = choose(iter_episodes(iter_checked_rows(parts, () if info.specs else needed, label, flags=False)))
     with reader.locating_errors(choose is iter):
         yield from iter_checked_rows(episodes, (), label)
+
+
+def _note_lost(reader: Reader, episodes: Iterable[Rows], to: str) -> Iterator[Rows]:
+    """Yield the episodes, and add a remark on what they contain that the format ``to`` does not store."""
+    both, seeds, lost = 0, 0, set[str]()
+    for rows in episodes:
+        both += bool(rows.get(TRUNCATED_COLUMN, np.zeros(1, bool)).any())
+        seeds += SEED in rows and rows[SEED][0] is not None
+        lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES}
+        yield rows
+    reader.add_remark(ONE_FLAG, both * (to not in BOTH_FLAGS))
+    reader.add_remark("the copy does not have the seed of an episode", seeds * (to != "minari"))
+    if lost:
+        reader.add_remark(f"the copy does not have {', '.join(sorted(lost))}")
 
 
 def _stores_in(reader: Reader) -> list[SeenReader]:
@@ -142,6 +164,7 @@ def _to_minari(
         reader.add_remark(remark, int(bool(remark)))
     metadata |= {} if info.has_rewards else {HAS_REWARDS_KEY: False}
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
+    metadata |= {ELEMENT_NAMES: json.dumps(info.element_names)} if info.element_names else {}
 
     def fields() -> Iterator[dict[str, Any]]:
         first = 0
@@ -188,6 +211,7 @@ def _minari_fields(rows: Rows, obs_space: Space, action_space: Space, first: int
     fields: dict[str, Any] = {} if seed is None or int(seed) < 0 else {"seed": int(seed)}
     fields |= {"observations": values(obs_space, "obs", None), "actions": values(action_space, "action", -1)}
     truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
+    fields |= {"infos": {PROPENSITY: rows[PROPENSITY]}} if PROPENSITY in rows else {}
     outcomes = {"rewards": rows["reward"], "terminations": rows["is_terminal"], "truncations": truncated}
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
@@ -201,7 +225,7 @@ def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
     if all(store.knows_actions for store in _stores_in(reader)):
         out |= {"observation_space": space_to_json(info.observation), "action_space": space_to_json(info.action)}
         out["measured"] = info.has_measured_bounds
-    details = {"env_spec": info.env_spec, "env_settings": info.env_settings}
+    details = {"env_spec": info.env_spec, "env_settings": info.env_settings, "element_names": info.element_names}
     return out | {name: value for name, value in details.items() if value}
 
 
@@ -273,6 +297,8 @@ def _split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
         for name, values in piece.items():
             if name.partition("/")[0] == "action":
                 values[-1] = 0
+            elif name == PROPENSITY:
+                values[-1] = 1
         yield piece
 
 

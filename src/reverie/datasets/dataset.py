@@ -9,7 +9,7 @@ import contextlib
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
@@ -208,8 +208,11 @@ class RecordedEpisodes:
 
         return self.convert(checked_parts())
 
-    def convert(self, parts: Iterator[Rows], is_whole: bool = True) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does; ``is_whole``: all rows, not only some episodes."""
+    def convert(self, parts: Iterator[Rows], is_whole: bool = True, keep: Iterable[str] = ()) -> Iterator[Rows]:
+        """Yield rows of the reader as ``parts`` does, and the columns ``keep`` as they are.
+
+        ``is_whole``: all rows, not only some episodes.
+        """
         first = 0
         for part in parts:
             try:
@@ -221,7 +224,7 @@ class RecordedEpisodes:
                     f"{prefix}{error}. `reverie data validate` finds all such rows; with --write-valid it writes the "
                     "valid episodes to a new dataset."
                 ) from None
-            yield rows
+            yield rows | {name: part[name] for name in keep}
             first += len(part["is_first"])
 
     def _encode(self, part: Rows, first: int) -> Rows:

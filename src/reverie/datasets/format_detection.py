@@ -19,6 +19,21 @@ from reverie.datasets.ogbench import PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, reading, without_text
 
+JSON_LINES = (
+    "JSON lines",
+    'import pyarrow.json, pyarrow.parquet as p; p.write_table(pyarrow.json.read_json("{}"), "{}")',
+)
+SQLITE = (
+    "an SQLite database",
+    'import pandas, sqlite3; pandas.read_sql("select * from TABLE order by EPISODE, STEP", '
+    'sqlite3.connect("{}")).to_parquet("{}")',
+)
+CONVERSIONS = {
+    **dict.fromkeys((".jsonl", ".ndjson"), JSON_LINES),
+    **dict.fromkeys((".sqlite", ".sqlite3", ".db"), SQLITE),
+}
+"""What files are that are not read, and a command that converts one to a table, by suffix."""
+
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     """Return the reader of ``data``: a path, ``minari:NAME``, ``ogbench:NAME``, an object in memory, or several."""
@@ -139,6 +154,8 @@ def _parts(folder: Source) -> list[Source]:
         datasets = ", ".join((folder.path / name).as_posix() for name in local_names(folder.path)[:6])
         hint = f" There are datasets at {datasets}." if datasets else ""
         names = ", ".join(path.name for path in folder.children[:10]) or "nothing"
+        if advice := _conversion_advice(folder.children):
+            raise DataError(f"{folder.path} contains no dataset, only {names}{advice}")
         raise DataError(f"{folder.path} contains no dataset, only {names}.{hint} {_expected()}")
     return [Source(path) for path in paths]
 
@@ -160,10 +177,22 @@ def _unknown_format(source: Source) -> DataError:
     if source.names:
         kinds = [kind for kind in map(_find, formats()) if source.path.suffix.lower() in kind.suffixes]
         named = [f"{', '.join(kind.required_names)} ({kind.format})" for kind in kinds if kind.required_names]
-        expected = "; ".join(named) or _expected()
-        return DataError(f"{source.path} contains {', '.join(sorted(source.names)[:10])}: expected {expected}.")
+        expected = f": expected {'; '.join(named)}." if named else f". {_expected()}"
+        return DataError(f"{source.path} contains {', '.join(sorted(source.names)[:10])}{expected}")
+    if advice := _conversion_advice([source.path]):
+        return DataError(f"{source.path} cannot be read{advice}")
     size = source.path.stat().st_size
     return DataError(f"{source.path} ({size:,} bytes) cannot be read: its format is unknown. {_expected()}")
+
+
+def _conversion_advice(paths: Sequence[Path]) -> str:
+    """Return how to convert the first of ``paths`` that is JSON lines or a database to a table; "" if none is."""
+    for path in paths:
+        kind, command = CONVERSIONS.get(path.suffix.lower(), ("", ""))
+        if kind:
+            copy = path.with_suffix(".parquet").name
+            return f": it is {kind}. Convert it, and pass the copy: python -c '{command.format(path.name, copy)}'."
+    return ""
 
 
 def _expected() -> str:

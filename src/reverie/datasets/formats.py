@@ -25,7 +25,7 @@ FORMATS = (
     Entry("NumPy arrays", "reverie.datasets.npz:ArraysReader", "npz"),
     Entry("RL Unplugged", "reverie.datasets.rl_unplugged:RLUnpluggedReader", "TFRecord"),
     Entry("Open Bandit", "reverie.datasets.open_bandit:OpenBanditReader", "CSV"),
-    Entry("tables", "reverie.datasets.table:TableReader", "Arrow, Parquet, CSV"),
+    Entry("tables", "reverie.datasets.table:TableReader", "Arrow, Parquet, CSV, TSV"),
 )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -216,7 +216,7 @@ class EpisodeArraysReader(TransitionsReader):
 # ---------------------------------------------------------------- D4RL
 
 REQUIRED_COLUMNS = ("observations", "actions", "terminals")
-OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals")
+OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals", PROPENSITY)
 """``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 D3RLPY_ARRAYS = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
@@ -231,6 +231,10 @@ MARKS = re.compile(
     re.IGNORECASE,
 )
 """Names of arrays that can mark where episodes begin or end."""
+EPISODE_IDS = re.compile(
+    r"(^|/)(episode|ep|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
+)
+"""Names of arrays that seem to contain the id of each step's episode."""
 REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
 """Names of arrays that can contain rewards."""
 
@@ -338,9 +342,10 @@ class ColumnsReader(TransitionsReader):
                 self.add_remark(NO_TERMINALS, int("terminals" not in columns))
             if not self.tells_ends and limit is not None:
                 end |= time_limit_truncations(terminal, limit)
-            elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
-                self.check_marks(end)
-                self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
+            elif "next_observations" not in columns:
+                if unknown := not (self.tells_ends and end[:-1].any()):
+                    self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
+                self.check_marks(end, MARKS if unknown else EPISODE_IDS)
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
@@ -349,14 +354,16 @@ class ColumnsReader(TransitionsReader):
                 end=end,
                 terminal=terminal,
                 reader=self,
+                propensity=columns.get(PROPENSITY),
+                truncated=self._flag("timeouts") if "timeouts" in columns else None,
                 has_truncations=self.tells_ends or limit is not None,
                 has_final_steps=self.has_final_steps,
             )
 
-    def check_marks(self, end: np.ndarray) -> None:
-        """Raise DataError if an unused array marks an episode end that ``end`` ``[n]`` does not."""
+    def check_marks(self, end: np.ndarray, names: re.Pattern[str]) -> None:
+        """Raise DataError if an unused array of these ``names`` marks an episode end that ``end`` ``[n]`` does not."""
         lone = not end[:-1].any()  # otherwise all would be a single episode
-        for name in self.left_out if lone else filter(MARKS.search, self.left_out):
+        for name in self.left_out if lone else filter(names.search, self.left_out):
             values = self.array(name)
             if values is not None and _marks_more(values, end):
                 raise DataError(
@@ -378,6 +385,8 @@ def declared_fields(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]
         fields |= {"action": space_from_json(str(action), str(path)), "has_measured_bounds": False}
     if (observation := attributes.get("observation_space")) is not None:
         fields["observation"] = space_from_json(str(observation), str(path))
+    if (names := attributes.get("element_names")) is not None:
+        fields["element_names"] = {column: tuple(elements) for column, elements in json.loads(names).items()}
     if "max_episode_steps" in attributes:
         fields["max_episode_steps"] = int(attributes["max_episode_steps"])
     return fields

@@ -45,6 +45,8 @@ class ImitationReader(TransitionsReader):
         super().__init__(path, options)
         with open_npz(path) as file:
             self.arrays: Rows = arrays_in(file, (*self.required_names, *({"rews"} & set(file.files))))
+            if unused := [name for name in file.files if name not in self.arrays]:
+                self.add_remark(f"left out: {', '.join(unused)}")
 
     def supports_option(self, option: str) -> bool:
         return option == "max_episode_steps" or super().supports_option(option)

@@ -20,6 +20,10 @@ CLASSES = (
     "the recorded actions are floats, all of them whole numbers from 0 to {}: they are treated as discrete actions "
     "(if there is an environment with continuous actions, its action space is used instead)"
 )
+SPARSE = (
+    "the recorded actions are {:,} different numbers up to {:,}: they are read as classes of a discrete action, one "
+    "for each number up to there. Renumber them from 0, or name an environment"
+)
 WHOLE = (
     "the recorded actions are floats, all of them whole numbers, several for a step: they are treated as continuous "
     "actions, since discrete actions would be integers"
@@ -154,6 +158,9 @@ def measured_action(
     """
     space, measured = infer_action_space(blocks, reader.path, scaled=scaled)
     count = _classes_in(blocks()) if classes else 0
+    if isinstance(space, spaces.Discrete) and space.n > MOST_CLASSES:
+        different = len(np.unique(np.concatenate([np.unique(block) for block in blocks()])))
+        reader.add_remark(SPARSE.format(different, int(space.n) - 1), int(2 * different < space.n))
     if not count or math.prod(space.shape or ()) != 1:
         reader.add_remark(WHOLE, int(count > 0))
         return MeasuredAction(space, measured, False)

@@ -7,6 +7,8 @@
 | `next.reward`, else `next.success` | reward; without both, there are no rewards |
 | `next.success`, else `next.done` | in the last step: whether the episode terminated |
 | `episode_index` | episode |
+| `frame_index` | order of the steps, which the tables must have; a gap ends the episode |
+| `timestamp` | compared with the frames per second |
 | `task_index` | with several tasks: observation `task`, text |
 
 Values have the declared shapes. All other features, such as texts, are left out, with a remark.
@@ -27,7 +29,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,10 @@ from gymnasium import spaces
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import LARGEST_LOG, read_file
-from reverie.datasets.arrow import read_table
+from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
-from reverie.datasets.reader import ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
@@ -61,6 +63,11 @@ MAX_FPS = 10_000
 MAX_VALUES = 1 << 30
 """Upper limits of the frames per second, and of the values of a feature in one step."""
 ADVICE = "Download or copy the dataset again."
+FRAME_GAP = "frame_index skips frames within an episode, which is truncated there"
+WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to the next one"
+TIME_TOLERANCE = 0.1
+"""Largest error of the time between two frames, as a part of it."""
+UNNAMED_TASKS = "task_index has several tasks, but meta/tasks, which names them, is missing: the task is not observed"
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
@@ -128,6 +135,12 @@ class LeRobotMetadata:
         is_moved = isinstance(names, list) and str(*names[:1]).startswith("channel")
         return (*shape[1:], shape[0]) if is_moved and len(shape) == 3 else shape
 
+    def element_names(self, key: str) -> tuple[str, ...]:
+        """Return the names of a vector's elements, such as joints; version 2 groups them, ``{"motors": [...]}``."""
+        feature = self.features.get(key, {})
+        is_picture = feature.get("dtype") in ("image", "video")
+        return () if is_picture or not feature.get("names") else tuple(_flatten(feature["names"]))
+
     def frame_shape(self, key: str) -> tuple[int, int, int]:
         """Return the shape [H, W, C] of a video's frames."""
         shape = self.shape(key)
@@ -165,6 +178,12 @@ class LeRobotMetadata:
         return self.path / VIDEO_PATHS[self.version].format(key=key, chunk=chunk, file=file, episode=episode), first
 
 
+def _flatten(names: Any) -> list[str]:
+    """Return nested lists and mappings of names as one list."""
+    items = list(names.values()) if isinstance(names, Mapping) else names
+    return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]
+
+
 def _task_text(row: Mapping[str, Any]) -> str:
     """Return the text in a row of the tasks; pandas stores it as the index, under another name."""
     texts = (str(value) for name, value in row.items() if name != "task_index")
@@ -187,6 +206,8 @@ class LeRobotReader(TableReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
         self.cameras: list[VideoFrames] = []
+        self.all_tasks: list[str] = []
+        """Tasks of all datasets that are joined with this one."""
         self.has_final_steps: bool = bool(self.metadata.own)
         self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
@@ -212,10 +233,19 @@ class LeRobotReader(TableReader):
             "terminal": ("next.success", "next.done"),
         }
         present = {role: [name for name in names if name in features] for role, names in candidates.items()}
+        roles |= {PROPENSITY: PROPENSITY} if PROPENSITY in features else {}
         return roles | {role: names[0] for role, names in present.items() if names}
 
     def supports_option(self, option: str) -> bool:
         return option == "columns"
+
+    def tasks(self) -> Collection[str]:
+        return () if self.names_columns or "obs" in self.roles else self.metadata.tasks.values()
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:
+        if self.tasks():
+            self.all_tasks = sorted(tasks)
+            self.roles["obs.task"] = "task_index"
 
     @cached_property
     def has_episode_rows(self) -> bool:
@@ -224,11 +254,49 @@ class LeRobotReader(TableReader):
     @cached_property
     def episodes(self) -> list[tuple[int, int, int]]:
         """Number, first step and end of each episode, in the order of the steps."""
-        numbers = self.columns("episode")[0].values.read(0, self.total)
+        numbers, frames = self.columns("episode")[0].values.read(0, self.total), self.frames
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), self.total]
+        starts = numbers[edges[:-1]]
+        wrong = np.append(False, (np.diff(numbers) == 0) & (np.diff(frames) <= 0))
+        wrong[edges[:-1]] = ~np.isin(np.arange(len(starts)), np.unique(starts, return_index=True)[1])  # seen before
+        if wrong.any():
+            row = int(wrong.argmax())
+            after = f"after frame {frames[row - 1]:,} of episode {numbers[row - 1]:,}"
+            raise DataError(
+                f"{self.path}: {self.position(row)} has frame {frames[row]:,} of episode {numbers[row]:,}, {after}: "
+                "expected the order of time. Sort the tables by episode_index and frame_index."
+            )
         episodes = [(int(numbers[start]), start, stop) for start, stop in itertools.pairwise(edges)]
         self.metadata.check_lengths({number: stop - start for number, start, stop in episodes})
         return episodes
+
+    @cached_property
+    def frames(self) -> np.ndarray:
+        """Number of each step's frame in its episode, ``[n]``; without frame_index, that of its row."""
+        if "frame_index" in self.schema.names:
+            column = TableColumn(self.pieces, "frame_index", f"{self.path}: 'frame_index'").values
+            return column.read(0, self.total).reshape(-1)
+        return np.arange(self.total)
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Steps of an episode that the next frame does not follow."""
+        inside = np.ones(self.total - 1, bool)
+        inside[[stop - 1 for _, _, stop in self.episodes[:-1]]] = False
+        steps = np.diff(self.frames)
+        if "timestamp" in self.schema.names:
+            column = TableColumn(self.pieces, "timestamp", f"{self.path}: 'timestamp'").values
+            seconds = np.diff(column.read(0, self.total).astype(np.float64).reshape(-1)) * self.metadata.fps
+            wrong = inside & (steps == 1) & ~(np.abs(seconds - 1) <= TIME_TOLERANCE)
+            self.add_remark(WRONG_TIMES.format(1 / self.metadata.fps), int(wrong.sum()))
+        gaps = np.flatnonzero(inside & (steps > 1))
+        self.add_remark(FRAME_GAP, len(gaps))
+        return gaps
+
+    def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
+        ends = super()._episode_ends(end, flags)
+        ends[self.gaps] = True
+        return ends
 
     def column(self, role: str) -> LazyColumn:
         name = self.roles[role]
@@ -245,7 +313,10 @@ class LeRobotReader(TableReader):
 
     def _texts(self, index: LazyColumn) -> LazyColumn:
         def read(start: int, stop: int) -> np.ndarray:
-            return np.array([self.metadata.tasks[number] for number in index.read(start, stop).tolist()], object)
+            numbers = index.read(start, stop).reshape(-1).tolist()
+            if unknown := set(numbers) - self.metadata.tasks.keys():
+                raise DataError(f"{self.path}: meta/tasks has no task {min(unknown)}, which data names. {ADVICE}")
+            return np.array([self.metadata.tasks[number] for number in numbers], object)
 
         return LazyColumn(index.shape, np.dtype(object), read)
 
@@ -253,15 +324,19 @@ class LeRobotReader(TableReader):
         shape, depths = self.metadata.frame_shape(key), self.metadata.depths(key)
         frames = VideoFrames(shape, self.metadata.fps, depths)
         self.cameras.append(frames)
-        starts = [start for _, start, _ in self.episodes]
+        firsts = [start for _, start, _ in self.episodes]
+        starts = np.union1d(firsts, self.gaps + 1)  # of steps whose frames follow each other
+        has_frames = "frame_index" in self.schema.names
 
         def read(start: int, stop: int) -> np.ndarray:
             parts = []
             begin, end = int(np.searchsorted(starts, start, "right")) - 1, int(np.searchsorted(starts, stop))
-            for number, first, last in self.episodes[begin:end]:
-                file, offset = self.metadata.locate(key, number)
+            for first, last in itertools.pairwise([*starts[begin:end].tolist(), self.total]):
                 at = max(start, first)
-                parts.append(frames.read(file, offset + at - first, min(stop, last) - at))
+                number, episode_start, _ = self.episodes[int(np.searchsorted(firsts, at, "right")) - 1]
+                file, offset = self.metadata.locate(key, number)
+                frame = int(self.frames[at]) if has_frames else at - episode_start
+                parts.append(frames.read(file, offset + frame, min(stop, last) - at))
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         return LazyColumn((self.total, *shape), np.dtype(np.uint8 if depths is None else np.float32), read)
@@ -283,6 +358,9 @@ class LeRobotReader(TableReader):
         if self.total != declared:
             raise DataError(f"{self.path}: {INFO} declares {declared:,} steps, but data has {self.total:,}. {ADVICE}")
         assert self.episodes  # checks their lengths
+        if "task_index" in self.schema.names and not (self.names_columns or self.metadata.tasks):
+            column = TableColumn(self.pieces, "task_index", f"{self.path}: 'task_index'").values
+            self.add_remark(UNNAMED_TASKS, int(len(np.unique(column.read(0, self.total))) > 1))
         return super().transitions
 
     def info(self) -> DatasetInfo:
@@ -290,9 +368,13 @@ class LeRobotReader(TableReader):
         keys = {role.replace(".", "/", 1): name for role, name in self.roles.items()}
         leaves = {name: self._obs_space(keys[name], column) for name, column in columns.items()}
         tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
-        text = {"robot": str(metadata.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
+        text = {ROBOT: str(metadata.get("robot_type") or ""), FPS: fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
+        if self.all_tasks and "observation" in declared:
+            declared["observation"] = spaces.Dict({**declared["observation"].spaces, TASK: self._task_space()})
+        names = {name: self.metadata.element_names(str(keys[name])) for name in (*columns, "action") if name in keys}
+        declared["element_names"] = {name: value for name, value in names.items() if value}
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 
     def _obs_space(self, key: ColumnNames, column: LazyColumn) -> Space:
@@ -304,7 +386,7 @@ class LeRobotReader(TableReader):
         return infer_obs_space(column.shape[1:], column.dtype)
 
     def _task_space(self) -> spaces.Text:
-        texts = self.metadata.tasks.values()
+        texts = self.all_tasks or self.metadata.tasks.values()
         return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
 
 

@@ -30,6 +30,7 @@ from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.reader import (
     OUTCOME_COLUMNS,
     PART_BYTES,
+    PROPENSITY,
     SEED,
     TRUNCATED_COLUMN,
     DatasetInfo,
@@ -45,6 +46,8 @@ AGAIN = "Download or copy the dataset again"
 # Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
 # environment's id with the module that registers it, which an env_spec cannot contain; and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
+ELEMENT_NAMES = "reverie_element_names"
+"""Key in the metadata of datasets written by reverie: the names of elements as JSON, see ``DatasetInfo``."""
 HAS_REWARDS_KEY = "reverie_has_rewards"
 """Key in the metadata of datasets written by reverie: False if the original has no rewards."""
 
@@ -160,6 +163,14 @@ class MinariReader(Reader):
     def env_id(self) -> str:
         return str(self.metadata.get(ENV_ID) or self._metadata_json("env_spec").get("id", ""))
 
+    @cached_property
+    def has_propensity(self) -> bool:
+        """Whether the infos have propensities, as reverie writes them; all other infos are left out, with a remark."""
+        names = self.info_names()
+        if unused := sorted({*names} - {PROPENSITY}):
+            self.add_remark(f"left out: infos/{', infos/'.join(unused)}")
+        return PROPENSITY in names
+
     def info(self) -> DatasetInfo:
         spec, settings = self._metadata_json("env_spec"), self._metadata_json(ENV_SETTINGS)
         titles = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
@@ -174,8 +185,10 @@ class MinariReader(Reader):
             env_spec=spec,
             max_episode_steps=spec.get("max_episode_steps"),
             has_rewards=bool(self.metadata.get(HAS_REWARDS_KEY, True)),
+            has_propensity=self.has_propensity,
             has_measured_bounds=unknown or infinite,
             declared_action_space=self.action if infinite and not unknown else None,
+            element_names={name: tuple(names) for name, names in self._metadata_json(ELEMENT_NAMES).items()},
             text={name: str(self.metadata[name]) for name in titles if self.metadata.get(name)},
         )
 
@@ -236,6 +249,10 @@ class MinariReader(Reader):
         """Return a numeric array of a Minari episode, such as ``rewards`` ``[T]``."""
 
     @abstractmethod
+    def info_names(self) -> list[str]:
+        """Return the names of what the first episode has in ``infos``."""
+
+    @abstractmethod
     def seed(self, index: int) -> int | None:
         """Return the seed of an episode's environment; None if it was not stored."""
 
@@ -254,6 +271,8 @@ class MinariReader(Reader):
         met[OPEN] += int(not (terminations[-1] or truncations[-1]))
         met[EARLY_END_REMARK] += int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1]))
         rows = pad_episode(*columns, rewards.astype(np.float32), terminal=terminations[-1])
+        if self.has_propensity:
+            rows[PROPENSITY] = self.read_array(index, f"infos/{PROPENSITY}")
         return rows | {TRUNCATED_COLUMN: rows["is_last"] & bool(terminations[-1] and truncations[-1])}
 
 
@@ -284,6 +303,9 @@ class MinariHdf5Reader(MinariReader):
 
     def close(self) -> None:
         self.file.close()
+
+    def info_names(self) -> list[str]:
+        return list(self.file.get("episode_0/infos", ()))
 
     def seed(self, index: int) -> int | None:
         seed = self.file[f"episode_{index}"].attrs.get("seed")
@@ -331,6 +353,12 @@ class MinariArrowReader(MinariReader):
         super().__init__(path, options)
         self.arrow: Any = import_pyarrow()
         self._table = lru_cache(1)(self._read)
+
+    def info_names(self) -> list[str]:
+        kind = (
+            self._table(0).schema.field("infos").type if self.count and "infos" in self._table(0).schema.names else ()
+        )
+        return [field.name for field in kind]
 
     def seed(self, index: int) -> int | None:
         file = self.folder / str(index) / METADATA

@@ -22,7 +22,7 @@ OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "robomimic
 """Kind of output of each format; "" for a folder of several kinds of files."""
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
-    ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+    ".feather": "Arrow", ".csv": "CSV", ".tsv": "TSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
 
 

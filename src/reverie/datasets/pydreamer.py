@@ -25,7 +25,7 @@ from reverie.core.types import FLAGS
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
 from reverie.datasets.source import Source, natural_sort_key, reading
 
@@ -89,7 +89,7 @@ class PyDreamerReader(Reader):
         space, measured, numbered = action
         return DatasetInfo(
             observation=observation, action=space, inferred=not (self.options.classes or is_minigrid),
-            has_measured_bounds=measured, numbered=numbered, text=text,
+            has_measured_bounds=measured, numbered=numbered, text=text, has_propensity=PROPENSITY in first,
         )  # fmt: skip
 
     def _actions(self) -> Iterator[np.ndarray]:
@@ -120,6 +120,9 @@ class PyDreamerReader(Reader):
                 reward = values["reward"].reshape(-1).astype(np.float32)
                 reward[first] = 0.0
                 flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
+            if PROPENSITY in values:
+                chances = [values[PROPENSITY][1:], coming[PROPENSITY][:1] if goes_on else np.ones(1)]
+                flags[PROPENSITY] = np.where(last, 1.0, np.concatenate(chances))
             yield self._obs(values) | {"action": action, "reward": reward} | flags
             inside = goes_on
         self.add_remark(FIRST_STEPS_MISSING, lost)
@@ -166,11 +169,13 @@ class PyDreamerReader(Reader):
         """Return the observations as in the files. The last axis of ``image_t`` is time."""
         columns = {}
         for key, value in values.items():
-            if key in ROW_ARRAYS or key in GENERATOR_ARRAYS:
+            if key in ROW_ARRAYS or key in GENERATOR_ARRAYS or key == PROPENSITY:
                 continue
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):
                 columns["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
+            else:
+                self.add_remark(f"left out: {key}, which has no value for each row")
         return columns
 
 
@@ -189,6 +194,10 @@ class OwnPyDreamerReader(SeenReader):
         self.files.assume(self.files.info().observation, obs)
         self.declare(read_json_or_yaml(folder / ABOUT), (obs, ActionSpec(parts=actions)))
 
+    @property
+    def has_propensity(self) -> bool:
+        return self.files.info().has_propensity
+
     def rows(self) -> int:
         return self.files.rows()
 
@@ -198,7 +207,8 @@ class OwnPyDreamerReader(SeenReader):
             if missing := ", ".join(sorted(dtypes.keys() - rows.keys())):
                 raise DataError(f"{self.path}: {SPEC} next to the files declares {missing}, which one of them lacks.")
             observations = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
-            yield observations | {name: rows[name] for name in ("action", "reward", *FLAGS)}
+            names = ("action", "reward", *FLAGS, *({PROPENSITY} & rows.keys()))
+            yield observations | {name: rows[name] for name in names}
         self.merge_remarks(self.files.notes)
 
 

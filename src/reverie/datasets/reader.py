@@ -12,7 +12,7 @@ import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -37,6 +37,8 @@ object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
 of an episode, which has no action."""
+ROBOT, FPS, TASK = "robot", "frames per second", "task"
+"""Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces."""
 OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
@@ -63,6 +65,8 @@ class DatasetInfo:
     """Whether the observation space is inferred from the arrays, since none is declared."""
     has_rewards: bool = True
     """Whether rewards are recorded. If not, the reward of every row is 0."""
+    has_propensity: bool = False
+    """Whether the rows have the column ``PROPENSITY``."""
     has_measured_bounds: bool = False
     """Whether the bounds or the number of actions are inferred from recorded actions, since none are declared."""
     numbered: bool = False
@@ -71,6 +75,8 @@ class DatasetInfo:
     """The declared action space if it is unbounded, so that the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
     """For replay stores, whose rows are as learners see them: their observations and actions; else None."""
+    element_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the elements of columns, such as the joints in ``obs/state``, as far as they are declared."""
     text: dict[str, str] = field(default_factory=dict)
     """Additional information for users, by title."""
 
@@ -136,6 +142,13 @@ class Reader(ABC):
 
         ``observation``: its observation space. ``spec``: the same as learners see it.
         """
+
+    def tasks(self) -> Collection[str]:
+        """Return the texts of the tasks that the dataset declares, of which it may observe none."""
+        return ()
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:  # noqa: B027  # most formats declare no tasks
+        """Observe the task, one of ``tasks``, since the dataset is joined with datasets of other tasks."""
 
     def env_id(self) -> str:
         """Return the environment's id like ``info``, but without reading much; "" if not declared."""

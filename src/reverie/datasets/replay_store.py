@@ -23,7 +23,7 @@ from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
 from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
 from reverie.datasets.inferred_spaces import classes_space, nested_space
-from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import PART_BYTES, PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source
 from reverie.store import segment as segments
 from reverie.store.segment import META
@@ -35,6 +35,9 @@ UNKNOWN_ACTION_SPACE = (
     "the environment's action space is unknown: actions stay as stored, and copies do not name the environment ({})"
 )
 OBJECT = "the environment was a Python object, {}, which cannot be stored: the dataset does not name it"
+NO_METADATA = (
+    "neither about.json nor config.yaml describes the store: its spaces are guessed, with continuous actions in [-1, 1]"
+)
 OPEN_EPISODE = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
@@ -82,6 +85,11 @@ class SeenReader(Reader):
     def episodes(self) -> Iterator[Rows]:
         """Yield the rows of each episode, with the columns of ``specs``."""
 
+    @property
+    def has_propensity(self) -> bool:
+        """Whether the rows have propensities."""
+        return False
+
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
 
@@ -93,7 +101,8 @@ class SeenReader(Reader):
             specs=None if measured else self.specs,
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
-            env_spec=dict(declared.get("env_spec", {})),
+            env_spec=dict(declared.get("env_spec", {})), has_propensity=self.has_propensity,
+            element_names={name: tuple(names) for name, names in declared.get("element_names", {}).items()},
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
 
@@ -106,13 +115,12 @@ class SeenReader(Reader):
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with values in the environment's spaces as far as these are known, else with class indices."""
-        alone = list(self.specs[0])
         for part in group_episodes(self.episodes(), PART_BYTES):
             flat = part.pop("action")
             if self._obs is not None:
                 part = self._obs.decode(part)
-            elif len(alone) == 1 and "/" not in alone[0]:  # a single part is not in a dictionary
-                part["obs"] = part.pop(f"obs/{alone[0]}")
+            elif not isinstance(self.observation, spaces.Dict):
+                part["obs"] = part.pop(f"obs/{next(iter(self.specs[0]))}")
             yield part | self._actions.unflatten(flat, part["is_last"])
 
 
@@ -137,7 +145,12 @@ class StoreReader(SeenReader):
             name: column for name, column in layout.items() if name != VERSION_COLUMN
         }
         declared = self._read_declared()
+        self.add_remark(NO_METADATA, int(not declared.keys() - {"spec"}))
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
+
+    @property
+    def has_propensity(self) -> bool:
+        return PROPENSITY in self.columns
 
     def _read_declared(self) -> dict[str, Any]:
         """Return the metadata in files of the run, or of a converted store.
@@ -248,9 +261,9 @@ def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def guess_obs_space(spec: ObsSpec) -> Space:
-    """Return a space for the observations of ``spec``; a single observation is not in a dictionary."""
+    """Return a space for the observations of ``spec``; one with the usual name of its kind is not in a dictionary."""
     leaves = guess_obs_leaves(spec)
-    is_single = len(leaves) == 1 and "/" not in next(iter(spec))
+    is_single = [*spec] in (["observation"], ["image"])  # ``ObsCodec`` names them
     return next(iter(leaves.values())) if is_single else nested_space(leaves, "obs")
 
 

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
-from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import PROPENSITY, TASK, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
 
@@ -73,8 +74,20 @@ class RobomimicReader(EpisodeArraysReader):
                 name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
             self.episode_label = self.root + "{}"
+            self._note_unread({name: data[name] for name in demos})
             demos = sorted(demos, key=lambda name: natural_sort_key(Path(name)))
             self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
+
+    def _note_unread(self, demos: Mapping[str, Any]) -> None:
+        """Add remarks on arrays that are not read: of other names, and observations that the first demo lacks."""
+        used = {*self.names.values(), PROPENSITY}
+        if unused := sorted({name for demo in demos.values() for name in demo} - used):
+            self.add_remark(f"left out: {', '.join(unused)}")
+        for group in (self.names["obs"], self.names["next_obs"]):
+            keys = [[*demo[group]] for demo in demos.values() if hasattr(demo.get(group), "keys")]
+            for key, count in Counter(key for names in keys for key in names).items():
+                if key not in keys[0]:
+                    self.add_remark(f"left out: {group}/{key}, which only {count:,} of {len(demos):,} episodes have")
 
     def _column(self, name: str) -> LazyColumn:
         return self.column(f"{self.root}{{}}/{name}")
@@ -120,10 +133,11 @@ class RobomimicReader(EpisodeArraysReader):
                 end=end,
                 terminal=done & end,
                 reader=self,
+                propensity=self._column(PROPENSITY) if PROPENSITY in arrays else None,
             )
 
     def info(self) -> DatasetInfo:
-        text = {"task": str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
+        text = {TASK: str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

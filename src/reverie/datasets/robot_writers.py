@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from reverie.core.rows import Rows
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.lerobot import INFO, OWN
 from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
-from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, DatasetInfo
 from reverie.datasets.robomimic import LONE_KEY
 from reverie.datasets.writers import (
     BUFFERED,
@@ -37,16 +37,16 @@ from reverie.datasets.writers import (
     write_json_files,
 )
 
-ROBOMIMIC_NAMES = {"action": "actions", "reward": "rewards", "terminal": "dones"}
+ROBOMIMIC_NAMES = {"action": "actions", "reward": "rewards", "terminal": "dones", PROPENSITY: PROPENSITY}
 GYM_TYPE = 2
 """robomimic's number of the environments that Gym makes, without which it cannot make one."""
 FILE_BYTES = 100_000_000
 """Bytes of steps in memory after which a new table of a LeRobot dataset is started."""
-FPS, DEFAULT_FPS = "frames per second", 30
+DEFAULT_FPS = 30
 LONE_ACTIONS = "robomimic reads vectors: actions are stored as [steps, 1]; its policies treat them as continuous"
 UNKNOWN_FPS = f"the frames per second are unknown: {INFO} declares {DEFAULT_FPS}"
 FINAL_FRAMES = "each episode ends with one more frame, which has its final observation and repeats its last action"
-TASK = "obs/task"
+TASK_COLUMN = "obs/task"
 PANDAS_INDEX: dict[str, Any] = {
     "index_columns": ["task"], "column_indexes": [], "pandas_version": "2.0.0", "columns": [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
@@ -139,15 +139,16 @@ class LeRobotTables:
     def add(self, rows: Rows) -> None:
         """Write an episode of n + 1 rows as n + 1 frames."""
         number, length, arrow = len(self.episodes), len(rows["reward"]), self.arrow
-        texts = rows.get(TASK, np.full(length, self.info.text.get("tasks", ""), object)).tolist()
-        self.columns |= {"task_index": TASK} if TASK in rows else {}
-        frames = self._frames({name: values for name, values in rows.items() if name != TASK})
+        texts = rows.get(TASK_COLUMN, np.full(length, self.info.text.get("tasks", ""), object)).tolist()
+        self.columns |= {"task_index": TASK_COLUMN} if TASK_COLUMN in rows else {}
+        frames = self._frames({name: values for name, values in rows.items() if name != TASK_COLUMN})
         index = np.arange(length)
         tasks = np.array([self.tasks.setdefault(str(text), len(self.tasks)) for text in texts])
         frames |= {"timestamp": (index / self.fps).astype(np.float32), "frame_index": index}
         frames |= {"index": self.rows + index, "episode_index": np.full(length, number), "task_index": tasks}
         for name, values in frames.items():
-            self.features.setdefault(name, _describe_feature(values))
+            names = self.info.element_names.get(self.columns.get(name, name))
+            self.features.setdefault(name, _describe_feature(values, names))
             self.statistics.setdefault(name, FeatureStatistics()).add(values)
         table = arrow.table({name: _encode_column(arrow, values) for name, values in frames.items()})
         if self._writer is None or self._written > FILE_BYTES:
@@ -175,6 +176,7 @@ class LeRobotTables:
         self.columns |= {feature: name for name, feature in names.items()}
         frames = {feature: rows[name] for name, feature in names.items()}
         frames["action"] = np.concatenate([rows["action"][:-1], rows["action"][-2:-1]])
+        frames |= {PROPENSITY: rows[PROPENSITY]} if PROPENSITY in rows else {}
         if self.info.has_rewards:
             frames["next.reward"] = np.append(rows["reward"][1:], 0).astype(np.float32)
         images = {feature: values for feature, values in frames.items() if is_images(values)}
@@ -192,7 +194,7 @@ class LeRobotTables:
         """Write the files in ``meta``."""
         fps = int(self.fps) if self.fps == int(self.fps) else self.fps
         metadata = {
-            "codebase_version": "v3.0", "robot_type": self.info.text.get("robot"),
+            "codebase_version": "v3.0", "robot_type": self.info.text.get(ROBOT),
             "total_episodes": len(self.episodes), "total_frames": self.rows, "total_tasks": len(self.tasks),
             "chunks_size": 1000, "data_files_size_in_mb": FILE_BYTES // 1_000_000, "video_files_size_in_mb": 200,
             "fps": fps, "splits": {"train": f"0:{len(self.episodes)}"},
@@ -259,12 +261,12 @@ def _to_channels_last(values: np.ndarray, feature: str) -> np.ndarray:
     return images
 
 
-def _describe_feature(values: np.ndarray) -> dict[str, Any]:
-    """Return the entry of a feature ``[n, ...]`` in the metadata."""
+def _describe_feature(values: np.ndarray, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return the entry of a feature ``[n, ...]`` in the metadata; ``names``: those of its elements."""
     shape = list(values.shape[1:]) or [1]
     if is_images(values):
         return {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
-    return {"dtype": str(values.dtype), "shape": shape, "names": None}
+    return {"dtype": str(values.dtype), "shape": shape, "names": names and list(names)}
 
 
 def _encode_column(arrow: Any, values: np.ndarray) -> Any:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
+TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
+"""Suffixes of tables that are text, and what separates their columns."""
 
 
 class Source:
@@ -68,8 +70,8 @@ class Source:
 
 
 def without_text(paths: Collection[Path]) -> Collection[Path]:
-    """Return ``paths`` without CSV files, which are logs or notes if there are other files."""
-    return [path for path in paths if path.suffix.lower() != ".csv"] or paths
+    """Return ``paths`` without CSV and TSV files, which are logs or notes if there are other files."""
+    return [path for path in paths if path.suffix.lower() not in TEXT_SUFFIXES] or paths
 
 
 def open_data(path: Path) -> IO[bytes]:

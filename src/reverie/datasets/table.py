@@ -22,19 +22,23 @@ from reverie.core.space_json import space_from_json
 from reverie.datasets.arrow import (
     TableChunk,
     TableColumn,
+    add_nested,
     add_partitions,
+    declared_axes,
     import_pyarrow,
     is_list,
     join_columns,
+    nested_names,
     open_table,
     table_pieces,
+    to_tensors,
 )
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
-from reverie.datasets.source import Source, natural_sort_key, without_text
+from reverie.datasets.source import TEXT_SUFFIXES, Source, natural_sort_key, without_text
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -53,6 +57,8 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 }
 """Common column names of each role, for suggestions in error messages."""
 SCHEMA_OBS_KEY = b"reverie.observation_space"
+SCHEMA_NAMES_KEY = b"reverie.element_names"
+"""Key in the same schema: the names of the elements of columns, see ``DatasetInfo``."""
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_ACTIONS_KEY = b"reverie.action_space"
@@ -60,6 +66,22 @@ SCHEMA_ACTIONS_KEY = b"reverie.action_space"
 NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
+)
+STEP_NUMBERS = frozenset({"frame_index", "step", "step_id", "step_index", "step_number", "timestep", "time_step"})
+"""Names of columns that seem to number the steps of an episode."""
+STEPS_OUT_OF_ORDER = (
+    "'{}' does not grow from a step of an episode to the next one: sort the table by it within episodes"
+)
+STEPS_MISSING = "'{}' skips steps within an episode: the steps before and after them are read as consecutive"
+EXACT_FLOAT = 2**53
+"""Largest whole number up to which floats represent each one."""
+ROUNDED_IDS = (
+    "'{}' has ids that are floats above 2^53, where different ids become the same number: store them as text or as "
+    "integers"
+)
+REPEATED_ID = (
+    "'{}' has the id {} in {} and in {}: these are different episodes, since no column for truncated, end or next_obs "
+    "tells that an episode continues in the next file"
 )
 IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
 """Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
@@ -73,13 +95,13 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".parquet", ".csv")
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".parquet", *TEXT_SUFFIXES)
     has_final_steps: bool = False
     """See ``Transitions``."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return source.head in MAGIC or (source.path.suffix.lower() == ".csv" and not source.is_folder)
+        return source.head in MAGIC or (source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder)
 
     @classmethod
     def files_in(cls, folder: Source) -> list[Path]:
@@ -99,8 +121,11 @@ class TableReader(TransitionsReader):
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or [path]
-        tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
+        numbers = [name for role, names in options.columns.items() if role != "episode" for name in _names(names)]
+        ids = {*_names(options.columns.get("episode", ()))} - {*numbers}  # numbers would lose digits and zeros
+        tables = {f: open_table(f, ids) if table is None else table_pieces(table, str(path)) for f in self.paths}
         add_partitions(tables)
+        add_nested(tables, [name for names in options.columns.values() for name in _names(names)])
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
@@ -116,7 +141,8 @@ class TableReader(TransitionsReader):
         usual = {role: name for role, name in IMITATION.items() if name in present} if self.is_imitation else {}
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
-        _check_roles(self.roles, list(map(str, self.schema.names)), path)
+        self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
+        _check_roles(self.roles, list(dict.fromkeys([*map(str, self.schema.names), *nested_names(self.schema)])), path)
         _check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
     def _schema_entry(self, key: bytes) -> Any:
@@ -155,13 +181,17 @@ class TableReader(TransitionsReader):
         for name in _names(self.roles[role]):
             if name not in self._made:
                 flat = self.has_episode_rows and self._is_list(name)
-                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat)
+                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat, self.folder)
         return [self._made[name] for name in _names(self.roles[role])]
 
     def column(self, role: str) -> LazyColumn:
         """Return the column of a role, or the several columns that form its vector."""
-        columns = self.columns(role)
-        return columns[0].values if isinstance(self.roles[role], str) else join_columns(columns)
+        columns, name = self.columns(role), self.roles[role]
+        if not isinstance(name, str):
+            return join_columns(columns)
+        field = self.schema.field(name)
+        axes = declared_axes(field.type.value_field if columns[0].flat else field)
+        return columns[0].values if axes is None else to_tensors(columns[0].values, *axes, columns[0].label)
 
     def role_columns(self, head: str) -> dict[str, LazyColumn]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
@@ -196,12 +226,26 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
+        if not (self.has_episode_rows or next_obs):
+            self._check_step_numbers(end)
         has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
             propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None, reader=self,
-            has_truncations=has_truncations, has_final_steps=self.has_final_steps,
+            has_truncations=has_truncations, has_final_steps=self.has_final_steps, truncated=flags.get("truncated"),
         )  # fmt: skip
+
+    def _check_step_numbers(self, end: np.ndarray) -> None:
+        """Add a remark if a column that seems to number the steps of an episode is not in order. ``end``: bool [n]."""
+        used = {name for names in self.roles.values() for name in _names(names)}
+        for name in STEP_NUMBERS.intersection(self.schema.names) - used:
+            if not import_pyarrow().types.is_integer(self.schema.field(name).type):
+                continue
+            values = TableColumn(self.pieces, name, f"{self.path}: '{name}'").values.read(0, self.total)
+            steps = np.diff(values.astype(np.int64))[~end[:-1]]  # within episodes
+            usual = np.unique(steps[steps > 0])[:1]
+            self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps <= 0).sum()))
+            self.add_remark(STEPS_MISSING.format(name), int((steps > usual).sum()) if len(usual) else 0)
 
     def _flag(self, role: str) -> np.ndarray:
         column, is_of_episode = self.column(role), self.has_episode_rows and not self.columns(role)[0].flat
@@ -218,21 +262,40 @@ class TableReader(TransitionsReader):
         return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids."""
+        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids.
+
+        An episode continues in the next file only if a column tells that it is not truncated there.
+        """
         column = self.columns("episode")[0]
         number, ids = column.category_codes()
+        if any(isinstance(episode, float) and abs(episode) > EXACT_FLOAT for episode in ids):
+            self.add_remark(ROUNDED_IDS.format(column.name))
+        files = np.searchsorted(self.ends, np.arange(self.total), "right")
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
-        last[self.ends - 1] |= end[self.ends - 1]
-        stop, resume = _find_split_episode(number, end)
-        if resume >= 0:
+        edges = np.flatnonzero(files[1:] != files[:-1])
+        unmarked = edges[~last[edges] & ~end[edges]] if not self.marks_truncations else edges[:0]
+        last[edges] |= end[edges]
+        last[unmarked] = True
+        stops, resumes = _find_split_episodes(number, end)
+        if (same := files[stops] == files[resumes]).any():
+            stop, resume = (int(rows[same][0]) for rows in (stops, resumes))
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[resume]]} ('{column.name}') are not contiguous: they "
                 f"stop after {self.position(stop)} and continue in {self.position(resume)}. Sort the table by this "
                 "column, stably."
             )
+        for row, other in [*zip(unmarked, unmarked + 1, strict=True), *zip(stops, resumes, strict=True)][:1]:
+            names = (self.paths[files[index]].name for index in (row, other))
+            remark = REPEATED_ID.format(column.name, ids[number[row]], *names)
+            self.add_remark(remark, len(unmarked) + len(stops))
         self._check_flags(flags, last)
         return end | last
+
+    @property
+    def marks_truncations(self) -> bool:
+        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file."""
+        return any(_head(role) in ("truncated", "end", "next_obs") for role in self.roles)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
@@ -296,6 +359,12 @@ class TableReader(TransitionsReader):
         keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
         declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
+        names = {} if self.options.columns else self._schema_entry(SCHEMA_NAMES_KEY)
+        vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
+        declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
+        used = {name for names in self.roles.values() for name in _names(names)}
+        if unused := [name for name in nested_names(self.schema) if name not in used]:
+            self.add_remark(f"left out: {', '.join(unused)}")
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 
@@ -312,18 +381,17 @@ def _names(named: ColumnNames) -> Sequence[str]:
     return [named] if isinstance(named, str) else named
 
 
-def _find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
-    """Find an episode whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
+def _find_split_episodes(episode: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find episodes whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
 
-    Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
+    Returns the indices of the last transitions before interruptions, and of the first ones after them.
     """
     first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of equal numbers
     last = np.append(first[1:], len(episode)) - 1
     order = np.argsort(episode[first], kind="stable")
     run, next_run = order[:-1], order[1:]
     broken = (episode[first[run]] == episode[first[next_run]]) & ~end[last[run]]
-    at = int(broken.argmax()) if broken.any() else -1
-    return (int(last[run[at]]), int(first[next_run[at]])) if at >= 0 else (-1, -1)
+    return last[run[broken]], first[next_run[broken]]
 
 
 def tables_in(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.obs_conversion import has_channels_first
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, declared_fields
-from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, Space, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
 NO_TRUNCATION_REMARK = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
@@ -114,11 +114,27 @@ class TianshouReader(TransitionsReader):
                 obs = {name: _stack_frames(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
             action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
+            propensity = self._propensity()
             if (space := self.declared.get("action")) is not None and is_bounded(space):
                 action = {"action": unscale(action["action"], space)}
             return Transitions(
-                obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self
-            )
+                obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
+                propensity=propensity, truncated=truncated,
+            )  # fmt: skip
+
+    def _propensity(self) -> LazyColumn | None:
+        """Return the propensities that reverie's writer stored in ``info``; everything else there is left out."""
+        named: list[str] = []
+        for group in {"info", "policy"} & self.names:
+            top = self.file.handle[f"_meta/{group}"]
+            if hasattr(top, "visititems"):
+                top.visititems(
+                    lambda key, item, g=group: named.append(f"{g}/{key}") if hasattr(item, "dtype") else None
+                )
+        key = f"info/{PROPENSITY}"
+        if unused := sorted({*named} - {key}):
+            self.add_remark(f"left out: {', '.join(unused)}")
+        return reorder(self.file.column(f"_meta/{key}"), self._order) if key in named else None
 
     def _flags(self, name: str) -> np.ndarray | None:
         if name not in self.names:

@@ -34,7 +34,15 @@ from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
-from reverie.datasets.reader import OUTCOME_COLUMNS, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space
+from reverie.datasets.reader import (
+    OUTCOME_COLUMNS,
+    PART_BYTES,
+    PROPENSITY,
+    TRUNCATED_COLUMN,
+    DatasetInfo,
+    Reader,
+    Space,
+)
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
@@ -114,6 +122,7 @@ class Transitions:
     """Collects remarks, and is named in messages."""
     propensity: LazyColumn | None = None
     """See ``reader.PROPENSITY``."""
+    truncated: np.ndarray | None = None  # [n] bool, it is truncated, possibly at the same step; None if unknown
     has_truncations: bool = True
     """True if ``end`` includes truncations. Otherwise these are only found where ``next_obs`` differs from the next
     observation."""
@@ -181,14 +190,18 @@ class Transitions:
         episode = np.cumsum(self.ends) - self.ends
         return np.asarray(episode[self.ends & ~self._declared_ends] if self.has_truncations else np.empty(0), np.int64)
 
-    def parts(self) -> Iterator[Rows]:
-        """Yield the rows, about ``PART_BYTES`` at a time."""
+    def parts(self, with_truncated: bool = False) -> Iterator[Rows]:
+        """Yield the rows, about ``PART_BYTES`` at a time; ``with_truncated``: with ``TRUNCATED_COLUMN``, if known."""
         columns = [*self.obs.values(), *self.action.values()]
         size = sum(math.prod(c.shape[1:]) * c.dtype.itemsize for c in columns)
         fewest = min(MIN_PART_TRANSITIONS, MAX_BLOCK_BYTES // max(1, size))
         block = max(1, fewest, PART_BYTES // max(1, size))
         for start in range(0, len(self.ends), block):
-            yield self._part(start, min(start + block, len(self.ends)))
+            rows = self._part(start, stop := min(start + block, len(self.ends)))
+            if with_truncated and self.truncated is not None:
+                rows[TRUNCATED_COLUMN] = rows["is_terminal"].copy()
+                rows[TRUNCATED_COLUMN][rows["is_last"]] &= self.truncated[start:stop][self.ends[start:stop]]
+            yield rows
 
     def _part(self, start: int, stop: int) -> Rows:
         """Return the rows of transitions ``start`` to ``stop - 1``, including final observations."""
@@ -247,6 +260,7 @@ class TransitionsReader(Reader):
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
         fields: dict[str, Any] = {"has_rewards": transitions.reward is not None, **declared}
+        fields["has_propensity"] = transitions.propensity is not None
         if "observation" not in declared:
             arrays = {name: (column.shape[1:], column.dtype) for name, column in transitions.obs.items()}
             fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path)}
@@ -278,6 +292,10 @@ class TransitionsReader(Reader):
     def parts(self) -> Iterator[Rows]:
         with self.file:
             yield from self.transitions.parts()
+
+    def as_recorded(self) -> Iterator[Rows]:
+        with self.file:
+            yield from self.transitions.parts(with_truncated=True)
 
     def close(self) -> None:
         self.file.__exit__(None, None, None)

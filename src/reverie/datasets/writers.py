@@ -14,6 +14,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,14 +27,15 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
+from reverie.core.spaces import columns_in
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
 from reverie.datasets.source import import_optional
-from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_OBS_KEY
+from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_NAMES_KEY, SCHEMA_OBS_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
 
@@ -151,10 +153,11 @@ def is_images(values: object) -> bool:
 
 def transitions_of(rows: Rows) -> Rows:
     """Return an episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` follows each action."""
-    terminal = rows["is_terminal"][1:]
-    out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in ("obs", "action")}
+    terminal, recorded = rows["is_terminal"][1:], ("obs", "action", PROPENSITY)
+    truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
+    out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in recorded}
     out |= {f"next_{name}": values[1:] for name, values in rows.items() if name.partition("/")[0] == "obs"}
-    return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
+    return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": truncated[1:]}
 
 
 def _blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
@@ -209,7 +212,7 @@ def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: b
 
 D4RL_NAMES = {
     "obs": "observations", "action": "actions", "reward": "rewards", "terminal": "terminals", "truncated": "timeouts",
-    "next_obs": "next_observations",
+    "next_obs": "next_observations", PROPENSITY: PROPENSITY,
 }  # fmt: skip
 FINAL_IMAGES = (
     "images are stored once, without next_observations: an episode that was truncated loses its last step, a terminal "
@@ -228,11 +231,15 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
     def check(block: Rows) -> None:
         check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
 
+    if isinstance(info.observation, spaces.Dict) and len(names := columns_in(info.observation, "obs")) == 1:
+        ((name, leaf),) = names
+        report.remarks, info = [f"the only observation loses its name, {name}"], replace(info, observation=leaf)
+        episodes = ({"obs" if column == name else column: v for column, v in rows.items()} for rows in episodes)
     with staged_file(target) as staged, hdf5_file(staged) as file:
         for block in _blocks_of(episodes, report, check):
             check_room(target, 2 * total_bytes(block) + BUFFERED)
             if is_images(block["obs"]):
-                report.remarks = [FINAL_IMAGES]
+                report.remarks += [] if FINAL_IMAGES in report.remarks else [FINAL_IMAGES]
                 del block["next_obs"]
             if not info.has_rewards:
                 del block["reward"]
@@ -247,6 +254,7 @@ def declarations(info: DatasetInfo) -> dict[str, Any]:
     out: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
     if not info.inferred:
         out["observation_space"] = space_to_json(info.observation, short=True)
+    out |= {"element_names": json.dumps(info.element_names)} if info.element_names else {}
     if info.env:
         out |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
         out |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
@@ -294,6 +302,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
             declared = {} if info.has_measured_bounds else {SCHEMA_ACTIONS_KEY: space_to_json(info.action).encode()}
             declared |= {} if info.inferred else {SCHEMA_OBS_KEY: space_to_json(info.observation, short=True).encode()}
+            declared |= {SCHEMA_NAMES_KEY: json.dumps(info.element_names).encode()} if info.element_names else {}
             table = table.replace_schema_metadata({SCHEMA_COLUMNS_KEY: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
@@ -364,10 +373,14 @@ def _pydreamer_rows(rows: Rows) -> Rows:
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
     kinds = {name.removeprefix("obs/"): (str(values.dtype), values.ndim - 1) for name, values in obs.items()}
     names = {f"obs/{key}": name for key, name in file_names(kinds).items()}
-    check_distinct(PYDREAMER | {name: name for name in GENERATOR_ARRAYS} | names, "PyDreamer's files")
+    check_distinct(
+        PYDREAMER | {PROPENSITY: PROPENSITY} | {name: name for name in GENERATOR_ARRAYS} | names, "PyDreamer's files"
+    )
     action, reset = np.zeros_like(rows["action"]), np.zeros(len(rows["action"]), bool)
     action[1:], reset[0] = rows["action"][:-1], True
     out = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
+    if PROPENSITY in rows:
+        out[PROPENSITY] = np.append(1.0, rows[PROPENSITY][:-1])
     for column, values in obs.items():
         last = names[column].endswith("_t") and values.ndim == 4
         out[names[column]] = values.transpose(1, 2, 3, 0) if last else values
@@ -396,7 +409,7 @@ def write_store(
 # ---------------------------------------------------------------- Tianshou
 
 TIANSHOU_NAMES = {"obs": "obs", "next_obs": "obs_next", "action": "act", "reward": "rew", "terminal": "terminated",
-        "truncated": "truncated", "done": "done"}  # fmt: skip
+        "truncated": "truncated", "done": "done", PROPENSITY: f"info/{PROPENSITY}"}  # fmt: skip
 TIANSHOU_COUNTERS: dict[str, bool | int | float] = {
     "stack_num": 1, "_save_obs_next": True, "_save_only_last_obs": False, "_sample_avail": False, "_ep_return": 0.0,
     "_ep_len": 0, "_ep_start_idx": 0,
@@ -465,7 +478,7 @@ def _write_counters(file: Any, steps: int) -> None:
     meta = file["_meta"]
     meta.attrs["__data_type__"] = "Batch"
     for name in ("info", "policy"):
-        meta.create_group(name).attrs["__data_type__"] = "Batch"
+        meta.require_group(name).attrs["__data_type__"] = "Batch"
     for name, value in {"_indices": np.arange(steps + 1), "last_index": np.array([steps - 1])}.items():
         file.create_dataset(name, data=value).attrs["__data_type__"] = "ndarray"
     file.attrs.update({**TIANSHOU_COUNTERS, "maxsize": steps + 1, "_size": steps, "_insertion_idx": steps})
