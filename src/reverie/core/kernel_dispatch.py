@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 KERNEL_ENV_VAR, KERNEL_PACKAGE = "REVERIE_KERNELS", "reverie.kernels"
@@ -67,6 +67,17 @@ def list_declared_numbers(definition: Callable[..., Any]) -> list[tuple[int, str
     """Return the positions and names of the parameters that are declared to be numbers."""
     parameters = enumerate(inspect.signature(definition).parameters.values())
     return [(i, p.name) for i, p in parameters if p.annotation in ("float", "int", "bool", float, int, bool)]
+
+
+class ModuleChanges:
+    """Counts the times at which code outside of this library may have changed modules that a kernel has captured."""
+
+    count: ClassVar[int] = 0
+
+    @classmethod
+    def note(cls) -> None:
+        """Let acting look at all modules and attributes again, which takes too long for each action."""
+        cls.count += 1
 
 
 def kernels_disabled() -> bool:
