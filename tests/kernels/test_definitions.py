@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core.kernel_dispatch import Kernel, use_only_kernels
+from reverie.core.kernel_dispatch import Kernel, list_declared_numbers, use_only_kernels
 from reverie.core.types import Batch
 from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
@@ -459,6 +461,41 @@ def spoiled(given: Any, place: int, spoil: Callable[[Tensor], Tensor]) -> Any:
 
 def shortened(axis: int, x: Tensor) -> Tensor:
     return x.narrow(axis, 0, x.shape[axis] - 1)
+
+
+@pytest.mark.parametrize("alone", EACH, indirect=True)
+def test_a_tensor_in_place_of_a_number_runs_the_definition(alone):
+    """Such as a scheduled discount: a kernel would read its address as a number."""
+    definition, case, calls, device = alone
+    given = inputs(case, "plain", device)
+    names = list(inspect.signature(definition.func).parameters)
+    by_name = given if isinstance(given, dict) else dict(zip(names, given, strict=False))
+    by_name = by_name | dict(definition.keywords)
+    for _, name in list_declared_numbers(definition.func):
+        if name in by_name:
+            scheduled = by_name | {name: torch.tensor(by_name[name])}
+            ours, theirs = (result_or_error(f, scheduled) for f in (definition.func, definition.func.definition))
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+    assert not calls
+
+
+DEFINITIONS = list(dict.fromkeys(definition for definition, _ in KERNELS))
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.__qualname__)
+def test_no_kernel_gets_a_tensor_where_a_number_is_declared(definition):
+    parameters = inspect.signature(definition).parameters
+    rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
+    accepted: list[Any] = []
+    with use_only_kernels():
+        rows.append(Kernel(lambda *_, **__: True, lambda *args, **kwargs: accepted.append(1)))
+        for _, name in list_declared_numbers(definition):
+            values = {key: torch.tensor(1) if key == name else 1 for key in parameters}
+            with contextlib.suppress(Exception):  # the definition's, for the other arguments
+                definition(**values)
+            assert not accepted, name
+            definition(**dict.fromkeys(parameters, 1))
+            assert accepted.pop()
 
 
 @pytest.mark.parametrize("alone", EACH, indirect=True)

@@ -7,6 +7,13 @@ import torch
 
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
+from reverie.objectives.td import Losses
+
+
+def test_the_loss_in_the_log_is_the_one_that_is_trained_on():
+    terms = {"critic": torch.tensor(2.0, requires_grad=True), "actor": torch.tensor(1.0)}
+    update = Losses(terms, {"loss/critic": torch.tensor(0.5), "train/x": torch.tensor(3.0)}).update()
+    assert update.metrics == {"loss/critic": 2.0, "loss/actor": 1.0, "train/x": 3.0}
 
 
 def test_free_nats_clamp_the_sum_not_each_latent():

@@ -15,7 +15,7 @@ from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_ba
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
-from reverie.core.kernel_dispatch import accelerated
+from reverie.core.kernel_dispatch import ModuleChanges, accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
@@ -171,6 +171,7 @@ class Algorithm(nn.Module):
         captured again.
         """
         self.capture_version = object()
+        ModuleChanges.note()
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 KERNEL_ENV_VAR, KERNEL_PACKAGE = "REVERIE_KERNELS", "reverie.kernels"
@@ -31,13 +33,22 @@ _loaded, _lock = False, threading.RLock()
 
 
 def accelerated(definition: F) -> F:
-    """Mark a function or method that a kernel can replace; ``.definition`` is the function itself."""
+    """Mark a function or method that a kernel can replace; ``.definition`` is the function itself.
+
+    Kernels read arguments that are declared ``float``, ``int`` or ``bool`` as numbers, so with a tensor in such a place
+    the definition runs.
+    """
     if kernels_disabled():
         definition.definition = definition  # type: ignore[attr-defined]
         return definition
+    declared_numbers = list_declared_numbers(definition)
 
     @functools.wraps(definition)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for place, name in declared_numbers:
+            x = args[place] if place < len(args) else kwargs.get(name, 0)
+            if not isinstance(x, _NUMBERS):
+                return definition(*args, **kwargs)
         for fits, run in kernels:
             if fits(*args, **kwargs):
                 return run(*args, **kwargs)
@@ -47,6 +58,26 @@ def accelerated(definition: F) -> F:
     _kernels[call] = kernels
     call.definition = definition  # type: ignore[attr-defined]
     return cast(F, call)
+
+
+_NUMBERS = (float, int, numbers.Real)  # Python's first, as a test for the last, which has NumPy's, is slow
+
+
+def list_declared_numbers(definition: Callable[..., Any]) -> list[tuple[int, str]]:
+    """Return the positions and names of the parameters that are declared to be numbers."""
+    parameters = enumerate(inspect.signature(definition).parameters.values())
+    return [(i, p.name) for i, p in parameters if p.annotation in ("float", "int", "bool", float, int, bool)]
+
+
+class ModuleChanges:
+    """Counts the times at which code outside of this library may have changed modules that a kernel has captured."""
+
+    count: ClassVar[int] = 0
+
+    @classmethod
+    def note(cls) -> None:
+        """Let acting look at all modules and attributes again, which takes too long for each action."""
+        cls.count += 1
 
 
 def kernels_disabled() -> bool:

@@ -11,7 +11,7 @@ import operator
 import random
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -20,12 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import Algorithm, TrainStep
+from reverie.algos.base import Algorithm, TrainStep, run_step
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
 from reverie.core.hardware import with_number
+from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.types import Batch, MetricVector, SharedBatch, Update
 from reverie.kernels.buffers import InputBuffers, OutputBuffers, allocate_like
+from reverie.kernels.module_watch import ModuleWatch
 from reverie.kernels.tape import Tape
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
@@ -39,6 +41,9 @@ T = TypeVar("T")
 
 MAX_KEYS = 4
 """Maximum number of captured kinds of batches; each has its own memory for inputs and outputs."""
+
+MAX_CHANGES = 3
+"""Number of changes of a learner, without a replay between them, after which nothing more is captured of it."""
 
 _SHOWN: set[tuple[str, str, int]] = set()  # unrelated warnings of warm-ups: each is shown once
 
@@ -165,8 +170,12 @@ class CapturedStep:
         update, obstacle = self.recorder.warm_up(step)
         if obstacle := obstacle or describe_change(before, python_state(learner)):
             self.obstacle = obstacle
-            warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
+            warnings.warn(_slower(self.recorder, obstacle), stacklevel=5)
         return update
+
+
+def _slower(recorder: Recorder, obstacle: str) -> str:
+    return f"the update runs without {recorder.title}, which is slower: {obstacle}."
 
 
 def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
@@ -215,24 +224,37 @@ class ModuleAddresses:
     """The modules of a learner, the addresses of their parameters and buffers, and which are frozen."""
 
     def __init__(self, learner: nn.Module) -> None:
+        self.watch: ModuleWatch = ModuleWatch(learner, *_unwatched(learner))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Remember the present state."""
+        self.watch.refresh()
+        modules = cast(nn.Module, self.watch.root()).modules()
         # References to the modules' dictionaries, so that a comparison need not walk through all modules.
-        modules = list(learner.modules())
-        self.children: list[dict[str, Any]] = [m._modules for m in modules if m._modules]
         self.tables: list[dict[str, Any]] = [table for m in modules for table in (m._parameters, m._buffers) if table]
-        self.before: tuple[list[nn.Module | None], list[int], list[bool]] = self._snapshot()
+        self.before: tuple[list[int], list[bool]] = self._snapshot()
 
-    def have_changed(self) -> bool:
-        """Return whether a module was replaced, a tensor has other memory, or a parameter was frozen or unfrozen."""
-        return self._snapshot() != self.before
+    def find_change(self) -> str:
+        """Return what has changed: a module, its hooks or attributes, the memory of a tensor, or what is frozen."""
+        return self.watch.find_change() or ("its tensors" if self._snapshot() != self.before else "")
 
-    def _snapshot(self) -> tuple[list[nn.Module | None], list[int], list[bool]]:
+    def _snapshot(self) -> tuple[list[int], list[bool]]:
         tensors = [x for x in chain.from_iterable(map(dict.values, self.tables)) if x is not None]
-        children = [*chain.from_iterable(map(dict.values, self.children))]
-        return children, [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
+        return [*map(Tensor.data_ptr, tensors)], [*map(_is_trained, tensors)]
+
+
+def _unwatched(learner: nn.Module) -> tuple[Collection[str], list[dict[str, Any]]]:
+    """Return which attributes a learner changes itself between updates, and the attributes of its optimizers."""
+    if not isinstance(learner, Algorithm):
+        return (), []
+    optims = learner.optimizers().values()
+    groups = [group for optim in optims if isinstance(optim, torch.optim.Optimizer) for group in optim.param_groups]
+    return {*vars(Algorithm()), *learner.extra_state()}, [*groups, *[vars(optim) for optim in optims]]
 
 
 class CapturedTrainStep:
-    """A learner's ``train_step``, captured for each kind of batch. Valid until ``addresses.have_changed()``.
+    """A learner's ``train_step``, captured for each kind of batch. Valid until the learner's addresses change.
 
     Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
     Each kind is captured at most once. Beyond ``MAX_KEYS`` kinds, updates run uncaptured.
@@ -243,12 +265,12 @@ class CapturedTrainStep:
         self.step: Callable[[Batch], Update] = _weak_step(train_step)
         self.device = device
         self.recorder = recorder
-        self.addresses: ModuleAddresses = ModuleAddresses(learner)
-        self.capture_version: object = getattr(learner, "capture_version", None)
         self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
         self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
         self.newest: tuple[CapturedStep | None, int] = None, 0  # the latest, and its number of threads
+        self.has_replayed: bool = False
+        """Whether the last update was a replay, so that no Python code of the learner ran."""
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
@@ -257,6 +279,7 @@ class CapturedTrainStep:
             step = self._step_for(batch)
         if step is None:
             return self.step(batch.to(self.device))
+        self.has_replayed = step.replay is not None
         update = step(batch)
         if step.replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
@@ -274,8 +297,49 @@ class CapturedTrainStep:
         return self.steps[key]
 
 
-_captured: weakref.WeakKeyDictionary[Algorithm, dict[str, CapturedTrainStep]] = weakref.WeakKeyDictionary()
-"""What is captured of each learner, by the name of the step; a copy of a learner captures for itself."""
+class LearnerCaptures:
+    """What is captured of a learner, by the name of the step, until the learner is changed."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self.version: object = learner.capture_version
+        self.recorder: Recorder = CudaGraphs(learner.device) if learner.device.type == "cuda" else TapeRecorder()
+        self.addresses: ModuleAddresses = ModuleAddresses(cast(nn.Module, learner))
+        self.num_changes: int = 0  # since the last replay
+        self.restart()
+
+    def restart(self, change: str = "") -> None:
+        """Forget all captures, after ``change``; warn if nothing can be captured from now on."""
+        ModuleChanges.note()
+        self.steps: dict[str, CapturedTrainStep] = {}
+        self.addresses.refresh()
+        self.obstacle: str = ""
+        self.num_changes += bool(change)
+        if hook := self.addresses.watch.hook:
+            self.obstacle = f"a replay would not call the hook of {hook}"
+        elif self.num_changes > MAX_CHANGES:
+            self.obstacle = f"{change} is changed before every update, which a replay would not notice"
+        if self.obstacle:
+            warnings.warn(_slower(self.recorder, self.obstacle), stacklevel=6)
+
+    def __call__(self, learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
+        """Run one update."""
+        if self.num_changes <= MAX_CHANGES and (change := self.addresses.find_change()):
+            self.restart(change)
+        if self.obstacle:
+            return cast(Update, run_step.definition(learner, step, batch))  # type: ignore[attr-defined]
+        name = step.__name__
+        if name not in self.steps:
+            self.steps[name] = CapturedTrainStep(step, learner.device, self.recorder, cast(nn.Module, learner))
+        update = self.steps[name](batch)
+        if self.steps[name].has_replayed:
+            self.num_changes = 0
+        else:
+            self.addresses.refresh()  # an update may itself change attributes, which CapturedStep looks at
+        return update
+
+
+_captured: weakref.WeakKeyDictionary[Algorithm, LearnerCaptures] = weakref.WeakKeyDictionary()
+"""What is captured of each learner; a copy of a learner captures for itself."""
 
 
 def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
@@ -286,12 +350,10 @@ def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
 
 def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     """Compute ``algos/base.py: run_step``."""
-    steps = _captured.setdefault(learner, {})
-    captured, device = steps.get(step.__name__), learner.device
-    if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.have_changed():
-        recorder = CudaGraphs(device) if device.type == "cuda" else TapeRecorder()
-        captured = steps[step.__name__] = CapturedTrainStep(step, device, recorder, cast(nn.Module, learner))
-    return captured(batch)
+    captures = _captured.get(learner)
+    if captures is None or captures.version is not learner.capture_version:
+        captures = _captured[learner] = LearnerCaptures(learner)
+    return captures(learner, step, batch)
 
 
 def batch_tensors(batch: Batch) -> dict[str, Tensor]:

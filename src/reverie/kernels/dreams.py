@@ -7,28 +7,30 @@ be several kernels, it is recomputed as one product.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.imagination import Trajectory
 from reverie.kernels import gpu, rssm
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
 from reverie.nn.actor import DreamerActor
 from reverie.nn.layers import MLP, Linear, RMSNormSiLU
+from reverie.nn.modules import has_hook, is_plain
 from reverie.nn.state_space import Latent
 
 
 def supports_imagine(world: Any, actor: DreamerActor, *_: object, through_time: bool = False, **__: object) -> bool:
     """Return whether :func:`imagine_prepared` can be used: both networks are the library's."""
-    has_own_forward = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor)
+    has_own_forward = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor) or has_hook(actor)
     return not (through_time or has_own_forward) and prepared_class(world.rssm) is not None
 
 
-def _has_standard_layers(mlp: MLP) -> bool:
-    """Return whether no layer was added, or replaced by a layer of another class."""
-    return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
+def _has_standard_layers(mlp: nn.Module) -> bool:
+    """Return whether no layer was added or changed."""
+    layers = enumerate(mlp._modules.values())
+    return is_plain(mlp, MLP) and all(is_plain(m, RMSNormSiLU if i % 2 else Linear) for i, m in layers if m is not None)
 
 
 def imagine_prepared(
@@ -36,11 +38,11 @@ def imagine_prepared(
 ) -> Trajectory:
     """Compute ``imagination.imagine`` without gradient through time."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
-    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and _has_standard_layers(actor.mlp)
+    is_recomputed = gpu.can_use_triton(latent.deter) and _has_standard_layers(actor.mlp)
     hidden, actions, masks = [], [], []
     with torch.no_grad():
         steps = prepare(world.rssm, latent.deter.dtype)
-        body = StepLayers(actor.mlp, latent.deter.dtype) if is_recomputed else actor.mlp
+        body = StepLayers(cast(MLP, actor.mlp), latent.deter.dtype) if is_recomputed else actor.mlp
         compiled = rssm.supports_dream_step(world.rssm, latent)
         features = latent.deter.new_empty(horizon + 1, len(latent.deter), world.rssm.feature_width)
         _write_feature(latent, features[0])

@@ -13,13 +13,16 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Mode, Obs, Step
 from reverie.kernels.buffers import InputBuffers, OutputBuffers, is_on_cpu, layout_of
 from reverie.kernels.compiler import load_kernels
+from reverie.kernels.module_watch import ModuleWatch
 from reverie.kernels.tape import Tape, current
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import (
@@ -76,10 +79,28 @@ def _capture(function: Callable[[Any], Any], inputs: Any) -> tuple[Any, Capture 
 class Captures:
     """The captures of a function, by the addresses of its parameters and the shapes of its inputs."""
 
-    def __init__(self, numbers: list[Tensor], supported: bool) -> None:
+    def __init__(self, numbers: list[Tensor], supported: bool, networks: Sequence[nn.Module], owner: Any) -> None:
         self.numbers = numbers
         self.by_key: dict[Any, Capture | None] = {}
-        self.supported = supported
+        self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
+        self.supported: bool = supported and not any(watch.hook for watch in self.watches)
+        self.children: list[dict[str, Any]] = [table for watch in self.watches for table in watch.children]
+        self.children_before: list[dict[str, Any]] = [*map(dict, self.children)]
+        self.parts: list[int] = _part_ids(owner)
+        self.num_noted: int = ModuleChanges.count
+        self.num_handles: int = RemovableHandle.next_id
+
+    def have_expired(self, owner: Any) -> bool:
+        """Return whether an attribute of the function or policy, or one of its networks, was changed.
+
+        Hooks and replaced modules are noticed at once, anything else after :class:`ModuleChanges`.
+        """
+        is_noted = self.num_noted == ModuleChanges.count and self.num_handles == RemovableHandle.next_id
+        if is_noted and self.children == self.children_before:
+            return False
+        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
+        has_changed = any(watch.find_change() for watch in self.watches)
+        return has_changed or _part_ids(owner) != self.parts
 
     def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: Any) -> Any:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""
@@ -95,16 +116,20 @@ class Captures:
         return result
 
 
+def _part_ids(owner: Any) -> list[int]:
+    return [id(x) for name, x in vars(owner).items() if name != "fast"]
+
+
 def get_captures(inference: CapturableFunction) -> Captures:
-    """Return the captures of an inference."""
-    if inference.fast is None:
+    """Return the captures of an inference, valid for the network as it is now."""
+    if inference.fast is None or inference.fast.have_expired(inference):
         network = inference.network
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
         is_stateless = bool(owners) and all(
             type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
         )
         numbers = [*network.parameters(), *network.buffers()]
-        inference.fast = Captures(numbers, inference.static or is_stateless)
+        inference.fast = Captures(numbers, inference.static or is_stateless, [network], inference)
     captures: Captures = inference.fast
     return captures
 
@@ -120,7 +145,7 @@ def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
 
 def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:
     """Compute ``CapturableFunction.__call__``, bit-identical, in a tensor that the caller may change."""
-    captures = get_captures(inference)
+    captures: Captures = inference.fast  # as supports_infer has found it
     answer: Tensor = captures.call((*obs,), [*obs.values()], inference.function, obs)
     return answer
 
@@ -136,14 +161,18 @@ _policies: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Captures]] = w
 """The captures of each policy, alone, behind its preprocessor and after statistics; its copies have their own."""
 
 
-def _captures_of(policy: Any, statistics: Preprocessor | None = None) -> Captures | None:
-    """Return the captures of ``policy``, after an update of ``statistics``; None if its calls cannot be captured."""
+def _captures_of(policy: Any, statistics: Preprocessor | None = None, is_checked: bool = False) -> Captures | None:
+    """Return the captures of ``policy``, after an update of ``statistics``; None if its calls cannot be captured.
+
+    ``is_checked``: the policy cannot have changed since the last call.
+    """
     preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
     inner = policy if preprocess is None else policy.inner
     if type(inner) not in STATELESS:
         return None
     captures = _policies.setdefault(inner, {})
-    if (kind := (preprocess is not None, statistics is not None)) not in captures:
+    kind = preprocess is not None, statistics is not None
+    if kind not in captures or (not is_checked and captures[kind].have_expired(inner)):
         captures[kind] = new = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
         new.numbers += [] if statistics is None else list(statistics.buffers())
     return captures[kind]
@@ -151,11 +180,12 @@ def _captures_of(policy: Any, statistics: Preprocessor | None = None) -> Capture
 
 def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
     exploration = getattr(policy, "noise", getattr(policy, "randomness", None))
-    networks = [get_captures(x) for x in vars(policy).values() if isinstance(x, CapturableFunction)]
-    numbers = [x for network in networks for x in network.numbers]
+    functions = [x for x in vars(policy).values() if isinstance(x, CapturableFunction)]
+    captures, networks = [*map(get_captures, functions)], [x.network for x in functions]
+    numbers = [x for capture in captures for x in capture.numbers]
     numbers += [x for _, part in normalizer.each for x in (part.shift, part.factor)] if normalizer is not None else []
     is_repeatable = type(exploration) in REPEATABLE and policy.device.type == "cpu"
-    return Captures(numbers, is_repeatable and all(network.supported for network in networks))
+    return Captures(numbers, is_repeatable and all(capture.supported for capture in captures), networks, policy)
 
 
 def supports_act(
@@ -189,7 +219,7 @@ def act_captured(
     policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Compute ``Policy.act``, bit-identical, in tensors that the caller may change; first update ``statistics``."""
-    captures = _captures_of(policy, statistics)
+    captures = _captures_of(policy, statistics, is_checked=True)
     assert captures is not None
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]

@@ -93,13 +93,13 @@ class PolicyGraphs:
 
         ``kind``: everything else that determines what the function does.
         """
-        if self.addresses.have_changed():
+        if self.addresses.find_change():
             self._start(module)
         key = (kind, *[(name, x.shape, x.dtype) for name, x in inputs.items()])
         graph = self.by_key.get(key)
         if graph is None and len(self.by_key) < MAX_KEYS:
             graph = self.by_key[key] = PolicyGraph(inputs, self.recorder)
-        if graph is None or not graph.supported:
+        if graph is None or not graph.supported or self.addresses.watch.hook:
             return function({name: x.to(self.device, non_blocking=True) for name, x in inputs.items()})
         return graph(function, inputs, module)
 

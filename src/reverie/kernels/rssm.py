@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor, nn
 
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.ctypes_call import empty_float32, has_no_grad, is_cpu_float32, once_differentiable_strict
+from reverie.kernels.module_watch import ModuleWatch
 from reverie.kernels.packing import ParameterCache
-from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
+from reverie.kernels.steps import PreparedRSSM, embedded, watched_class
 from reverie.nn.functional import cast_parameter
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
 from reverie.nn.rssm import RSSM, bound
@@ -27,13 +27,11 @@ from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 class _RSSMCache:
     """Cached facts about an RSSM, valid while its modules are the same: whether kernels fit, and packed weights."""
 
-    def __init__(self, rssm: RSSM) -> None:
+    def __init__(self, rssm: RSSM, watch: ModuleWatch) -> None:
         c = rssm.cfg
-        # The dictionaries that contain the modules, which a check need not walk through. The RSSM itself is a key.
-        self.containers = [m._modules for m in rssm.modules() if m._modules]
-        self.modules = self.current_modules()
+        self.watch = watch
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
-        self.usual = layers and prepared_class(rssm) is PreparedRSSM and _as_defined(rssm)
+        self.usual = layers and _as_defined(rssm)
         if not self.usual:
             return
         self.sequence: ParameterCache[dict[str, Tensor]] = ParameterCache(rssm)
@@ -41,10 +39,6 @@ class _RSSMCache:
         self.posterior: ParameterCache[dict[str, Tensor]] = ParameterCache(rssm)
         eps = cast(float, rssm.recurrent_norms[0].eps)
         self.sizes = rssm_cpu.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
-
-    def current_modules(self) -> list[nn.Module | None]:
-        """Return the modules, which may have been replaced."""
-        return [*chain.from_iterable(map(dict.values, self.containers))]
 
 
 _LAYER = {"": nn.Sequential, ".0": Linear, ".1": RMSNormSiLU}
@@ -63,18 +57,24 @@ _MODULES: dict[str, dict[str, type[nn.Module]]] = {
 
 
 def _as_defined(rssm: RSSM) -> bool:
-    """Return whether all modules are of the classes that RSSM makes; a subclass may add more."""
+    """Return whether all modules are of the classes that RSSM makes, with one eps; a subclass may add more."""
     expected = {part + name: kind for part, kinds in _MODULES.items() for name, kind in kinds.items()}
-    return expected == {n: type(m) for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
+    modules = {n: m for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
+    epsilons = {m.eps for m in modules.values() if isinstance(m, RMSNormSiLU)}
+    return expected == {n: type(m) for n, m in modules.items()} and len(epsilons) == 1
 
 
 _caches: weakref.WeakKeyDictionary[RSSM, _RSSMCache] = weakref.WeakKeyDictionary()
 
 
-def _get_cache(rssm: RSSM) -> _RSSMCache:
+def _find_cache(rssm: RSSM) -> _RSSMCache | None:
+    """Return the cache of ``rssm``; None if its methods or modules are not the library's."""
+    watch, prepared = watched_class(rssm)
+    if prepared is not PreparedRSSM:
+        return None
     cache = _caches.get(rssm)
-    if cache is None or cache.current_modules() != cache.modules:
-        cache = _caches[rssm] = _RSSMCache(rssm)
+    if cache is None or cache.watch is not watch:
+        cache = _caches[rssm] = _RSSMCache(rssm, watch)
     return cache
 
 
@@ -83,7 +83,8 @@ def _supports_rows(rssm: StateSpaceModel, latent: Latent, rows: int) -> bool:
         return False
     c, on_cpu = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
-    usual = shapes and prepared_class(rssm) is PreparedRSSM and _get_cache(rssm).usual
+    cache = _find_cache(rssm) if shapes else None
+    usual = cache is not None and cache.usual
     return usual and ((on_cpu and is_cpu_float32(rssm.gates.weight)) or gpu.can_use_triton(latent.deter))
 
 
@@ -105,7 +106,7 @@ def _filter_rows(
     rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor
 ) -> tuple[Latent, Tensor]:
     """Compute the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
-    c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not is_cpu_float32(rssm.gates.weight)
+    c, cache, on_gpu = rssm.cfg, _caches[rssm], not is_cpu_float32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32
     inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
     uniform = torch.rand(*keep.T.shape, c.stoch, dtype=torch.float32, device=keep.device)
@@ -167,7 +168,7 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 
     ``steps``: the prepared layers. Nothing has a gradient.
     """
-    action, cache = bound(action.to(feature.dtype)), _get_cache(rssm)
+    action, cache = bound(action.to(feature.dtype)), _caches[rssm]
     if not is_cpu_float32(rssm.gates.weight):
         rssm_gpu.prior_step_triton(cache.sizes, steps, feature, action, out.data)
         return

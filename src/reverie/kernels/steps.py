@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,11 @@ from torch import Tensor, nn
 from reverie.algos import imagination
 from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.kernels.matmul import block_gradient, weight_gradient
+from reverie.kernels.module_watch import ModuleWatch
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
 from reverie.nn.functional import cast_parameter, gru, linear
 from reverie.nn.layers import BlockLinear, Dense, Linear
+from reverie.nn.modules import find_hook
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
@@ -30,16 +33,46 @@ REPLACED_METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
 """The methods of a model that the kernels replace; if others override them, the definition runs."""
 
 
-def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM] | type[PreparedDenseRSSM] | None:
-    """Return the class that prepares the layers of ``rssm``; None if its methods are not the library's."""
+PreparedClass: TypeAlias = "type[PreparedRSSM] | type[PreparedDenseRSSM] | None"
+_classes: weakref.WeakKeyDictionary[StateSpaceModel, tuple[ModuleWatch, PreparedClass]] = weakref.WeakKeyDictionary()
+
+
+def prepared_class(rssm: StateSpaceModel) -> PreparedClass:
+    """Return the class that prepares the layers of ``rssm``; None if its methods or modules are not the library's."""
+    return watched_class(rssm)[1]
+
+
+def watched_class(rssm: StateSpaceModel) -> tuple[ModuleWatch, PreparedClass]:
+    """Return :func:`prepared_class`, and what notices that it changes: another object after each change."""
+    known = _classes.get(rssm)
+    if known is None or known[0].find_change():
+        known = _classes[rssm] = ModuleWatch(rssm), _find_class(rssm)
+    return known
+
+
+def _find_class(rssm: StateSpaceModel) -> PreparedClass:
     if any(name in vars(rssm) for name in REPLACED_METHODS):
         return None
     for kind, prepared in ((RSSM, PreparedRSSM), (DenseRSSM, PreparedDenseRSSM)):
         if isinstance(rssm, kind) and all(
             getattr(type(rssm), name) is getattr(kind, name) for name in REPLACED_METHODS
         ):
-            return prepared
+            return prepared if _can_prepare(rssm) else None
     return None
+
+
+def _can_prepare(rssm: Any) -> bool:
+    """Return whether the modules that are not called, but taken apart, are the library's; no module has a hook."""
+    if find_hook(rssm) or any("forward" in vars(module) for module in rssm.modules()):
+        return False
+    nets = rssm.posterior, rssm.prior_net
+    chains = [rssm.after] if isinstance(rssm, DenseRSSM) else [rssm.in_deter, rssm.in_stoch, rssm.in_action]
+    linears = [rssm.posterior.first, *([rssm.input] if isinstance(rssm, DenseRSSM) else [])]
+    return (
+        all(type(net) is LogitNet for net in nets)
+        and all(type(chain) is nn.Sequential for chain in (*chains, *(net.rest for net in nets)))
+        and all(type(linear) in (Linear, Dense) for linear in linears)
+    )
 
 
 def supports_prepared(rssm: StateSpaceModel, *_: object) -> bool:
@@ -162,19 +195,23 @@ Cell = Callable[[Tensor, Tensor], Tensor]
 
 
 def _cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
-    """Return the step of a recurrent cell, from x ``[M, inputs]`` and h ``[M, D]`` to the next h."""
-    if isinstance(cell, LayerNormGRU):
+    """Return the step of a recurrent cell, from x ``[M, inputs]`` and h ``[M, D]`` to the next h.
+
+    Any other module than a cell of this library is returned as it is.
+    """
+    if type(cell) is LayerNormGRU:
         layer, norm = _linear_steps(cell.layer, dtype), cell.norm
 
         def layer_norm_step(x: Tensor, h: Tensor) -> Tensor:
             return gru(norm(layer(torch.cat([x, h], -1))).view(len(h), 1, 3, -1), h)
 
         return layer_norm_step
-    if isinstance(cell, KerasGRU):
+    if type(cell) is KerasGRU:
         gate, from_input = cell.gate, _linear_steps(cell.from_input, dtype)
         from_state = _linear_steps(cell.from_state, dtype)
         return lambda x, h: gate(from_input(x), from_state(h), h)
-    assert isinstance(cell, CellStack)
+    if type(cell) is not CellStack:
+        return cell
     cells = [_cell_steps(part, dtype) for part in cell.cells]
 
     def stacked_step(x: Tensor, h: Tensor) -> Tensor:

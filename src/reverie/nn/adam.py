@@ -18,7 +18,7 @@ from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
 from reverie.nn.loss_scale import LossScale
-from reverie.nn.optim import LaPropAGC, Tensors, clip_grad_norm, load_moments, lr_or_tensor, trainable
+from reverie.nn.optim import LaPropAGC, Tensors, changed_lr, clip_grad_norm, load_moments, lr_or_tensor, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,16 @@ class Adam:
     def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
         """The schedule of the learning rate with its tensor, if it has one."""
         return [] if self.ramp is None or self.settings.rate is None else [(self.ramp, self.settings.rate)]
+
+    @property
+    def lr(self) -> float:
+        """The learning rate. It may be set at any time, unless it follows a schedule; checkpoints do not have it."""
+        return self.settings.lr if self.settings.rate is None else float(self.settings.rate)
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        rate = self.settings.lr if self.settings.rate is None else self.settings.rate
+        self.settings = self.settings._replace(rate=changed_lr(lr, rate, self.ramp or lr, self.updates.device))
 
     def step(self, loss: Tensor) -> None:
         """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""

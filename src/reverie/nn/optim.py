@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,17 @@ def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
     if not isinstance(lr, PiecewiseLinear):
         return lr
     return torch.tensor(initial_value(lr), dtype=torch.float32, device=device)
+
+
+def changed_lr(lr: float, rate: float | Tensor, setting: ScheduledFloat, device: torch.device) -> Tensor:
+    """Return the tensor ``[]`` of the learning rate ``lr``: that of ``rate``, written in place, if it is a tensor.
+
+    Raises:
+        ConfigError: the learning rate follows a schedule, which would overwrite it.
+    """
+    if isinstance(setting, PiecewiseLinear):
+        raise ConfigError(f"lr = {lr}: this learning rate follows the schedule {setting}. Use a number as its setting.")
+    return rate.fill_(lr) if isinstance(rate, Tensor) else torch.tensor(lr, dtype=torch.float32, device=device)
 
 
 def advance_schedules(ramps: Mapping[PiecewiseLinear, Sequence[Tensor]], step: int) -> None:
@@ -173,7 +184,17 @@ class LaPropAGC:
     @property
     def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
         """The schedule of the learning rate with its tensor, if it has one."""
-        return [(self.cfg.lr, self.rate)] if isinstance(self.rate, Tensor) else []
+        is_scheduled = isinstance(self.rate, Tensor) and isinstance(self.cfg.lr, PiecewiseLinear)
+        return [(self.cfg.lr, cast(Tensor, self.rate))] if is_scheduled else []
+
+    @property
+    def lr(self) -> float:
+        """The learning rate. It may be set at any time, unless it follows a schedule; checkpoints do not have it."""
+        return float(self.rate)
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self.rate = changed_lr(lr, self.rate, self.cfg.lr, self.square.device)
 
     def step(self, loss: Tensor) -> Metrics:
         """Compute gradients of ``loss``, clip them and update the parameters. Return metrics: see :meth:`apply`."""

@@ -34,9 +34,9 @@ class Losses(NamedTuple):
         return torch.stack(list(self.terms.values())).sum()
 
     def update(self) -> Update:
-        """Return the report of an update: the metrics, terms as ``loss/NAME`` unless such a metric exists, priority."""
+        """Return the report of an update: metrics, terms as ``loss/NAME`` even if such a metric exists, priority."""
         terms = {f"loss/{name}": term.detach() for name, term in self.terms.items()}
-        return Update(metrics=terms | self.metrics, priority=self.priority)
+        return Update(metrics=terms | self.metrics | terms, priority=self.priority)
 
 
 class SplitObs(dict[str, Tensor]):

@@ -12,6 +12,7 @@ from reverie.core.config import ClassCall, parse_call
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
+from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Learner, Sink
 from reverie.core.seeding import preserve_rng_state
@@ -154,6 +155,7 @@ class CallbackList:
         for callback in self.named.values():
             with preserve_rng_state():
                 getattr(callback, hook)(self.run, *args)
+            ModuleChanges.note()
 
     def state_dict(self) -> State:
         """Return the state of each callback, or None, by the name and number of its class."""
