@@ -8,12 +8,14 @@ NEWEST := .venv-newest
 TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
+HOURS ?= 1
 
-.PHONY: demo test cluster docs notebooks resolve lowest newest lint wheel package bench clean help
+.PHONY: demo test twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
 	@echo "make test     set up and run all tests"
+	@echo "make twin     play features together for an hour, and compare with plain loops (HOURS=8 for a night)"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
@@ -54,6 +56,11 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" --ignore tests/kernels/test_cuda.py tests/kernels)
+
+# Other combinations of features every day, on two cores.
+twin: $(VENV)/.kernels
+	for part in 0 1; do $(BIN)/python tests/twin --seconds $$(( $(HOURS) * 3600 )) --seed $$(( 1$$(date +%j) * 1000 + $$part * 500 )) & \
+		pids="$$pids $$!"; done; for pid in $$pids; do wait $$pid || failed=1; done; [ -z "$$failed" ]
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev

@@ -144,7 +144,9 @@ class RolloutBuffer(MinibatchSource, ReplayBuffer):
         latest = {f"obs/{key}": value for key, value in step.obs.items()} | {"reward": step.reward}
         latest |= {name: getattr(step, name) for name in FLAGS}
         joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
-        joined["is_last"][:, -2] |= joined["is_first"][:, -1]  # a stream may have been cut
+        is_cut = joined["is_first"][:, -1] & ~joined["is_last"][:, -2]  # as by a crash, known only now
+        joined["is_last"][:, -2] |= is_cut
+        joined["action"][:, -2].masked_fill_(is_cut[:, None], 0.0)
         extras = {key: joined[name] for name, key in self.extra_names.items()}
         return Batch.from_columns(joined, torch.arange(streams), extras)
 

@@ -1,0 +1,236 @@
+"""The ways into reverie: each plays a combination of factors, and reports how it differs from ``oracle.py``."""
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+import traceback
+from pathlib import Path
+
+import factors
+import files
+import numpy as np
+import oracle
+import rollouts
+import values
+from columns import to_columns
+from settings import algo_settings, make_factory, run_settings
+from story import read_log
+
+import reverie
+from reverie.algos.table import algorithm_config
+from reverie.core.errors import ReverieError
+from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.replay.buffer import ReplayBuffer
+
+STEPS = 160
+
+
+def play(c, steps=STEPS):
+    """Play a whole combination, from ``factors.complete``, and return the report."""
+    folder = Path(tempfile.mkdtemp(prefix="twin-"))
+    report, pattern = oracle.Report(), factors.refusal(c)
+    kernels = use_only_kernels() if c["kernels"] == "off" else contextlib.nullcontext()
+    try:
+        with kernels, open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+            DOORS[c["door"]](c, folder, steps, report)
+        if pattern is not None:
+            report.add("not refused", expected=pattern)
+    except ReverieError as error:
+        if pattern is None or not re.search(pattern, str(error)):
+            report.add("refused", error=f"{type(error).__name__}: {str(error)[:400]}", expected=pattern)
+    except Exception:
+        report.add("an error", trace=traceback.format_exc()[-1500:])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return report
+
+
+def ends_of_lives(c, steps):
+    """Env steps at which the process ends: once in the middle if the run is resumed."""
+    return [steps // 2, steps] if c["resume"] else [steps]
+
+
+# ---------------------------------------------------------------- an own loop
+
+
+def play_collector(c, folder, steps, report):
+    """``reverie.Collector`` with a learner, whose targets are compared, too."""
+    factory, config = make_factory(c, folder), algorithm_config(c["algo"])().merge(algo_settings(c))
+    sampled, evaluation = [], None
+    for end in ends_of_lives(c, steps):
+        saved = {"folder": folder / "run"} if c["resume"] else {}
+        with reverie.Collector(factory, config, steps=end, seed=3, **saved, **run_settings(c)) as collector:
+            algo, has_queue = collector.algo, keeps_all(c, collector.experiment.source)
+            for number, batch in enumerate(collector):
+                columns = to_columns(batch)
+                sampled.append((columns, values.ask(algo, algo.prepare_batch(batch), c)))
+                collector.feedback(batch, algo.update(batch))
+                if c["evaluate"] != "no" and evaluation is None and number > 10:
+                    evaluation = collector.evaluate(1)
+            episodes = collector.pop_episodes()
+    rows = oracle.rows_in(log := read_log(folder / "log"), c)
+    learned = check_samples(sampled, rows, c, report, algo.window.num_free_rows)
+    players = {key[0] for key in learned}
+    check_log(log, players, report)
+    if has_queue:
+        check_queue(rows, learned, players, report)
+    check_entropy(c, rows, algo, report)
+    if not c["resume"] and not c["crashes"]:
+        check_scores(c, rows, players, episodes, report)
+        check_statistics(c, rows, players, algo, report)
+    if evaluation is not None:
+        check_evaluation(rows, players, evaluation, report)
+
+
+def check_samples(sampled, rows, c, report, num_free):
+    """Compare all sampled windows with the log; return the keys of the rows whose transitions are learned from."""
+    if not sampled:
+        report.add("nothing was learned")
+    learned = set()
+    for columns, answers in sampled:
+        for b, window in enumerate(oracle.check_batch(columns, rows, c, report, num_free)):
+            if window is not None:
+                learned.update(row.key for row in window[num_free:-1] if not row.is_last)
+                if answers is not None:
+                    values.check_targets(c, columns, answers, b, window, report)
+    return learned
+
+
+def check_log(log, players, report):
+    """What the log alone shows: actions that were illegal where they were executed."""
+    for who in players:
+        for line in log[who]:
+            if not line.get("is_legal", True):
+                report.add("an illegal action was executed", who=who, **line)
+
+
+def keeps_all(c, replay):
+    """Whether the online queue promises that each transition is learned from."""
+    has_relabeled_ends = c["hindsight"] != "none" and c["goals"] == "end"
+    return replay.batch_sampler.online is not None and c["capacity"] > 60 and not c["resume"] and not has_relabeled_ends
+
+
+def check_queue(rows, learned, players, report):
+    """Each transition was learned from at least once, but those of the newest episodes."""
+    newest = {who: max(key[1] for key in rows if key[0] == who) for who in players}
+    missed = [key for key, row in rows.items() if key[0] in players and row.next is not None and key not in learned
+              and key[1] < newest[key[0]] - 1]  # fmt: skip
+    if missed:
+        report.add("transitions that were never learned from", count=len(missed), first=missed[:3])
+
+
+def check_entropy(c, rows, algo, report):
+    """A target that no policy has under its masks lets the temperature grow without end."""
+    target = getattr(getattr(algo, "objective", None), "target_entropy", None)
+    if target is None or c["mask"] == "none" or c["algo"] != "discrete_sac":
+        return
+    largest = np.mean([sum(np.log(n) for n in oracle.num_legal(c, row)) for row in rows.values() if not row.is_last])
+    if target > largest:
+        report.add("a target entropy that no policy has under its masks", target=target, largest=largest)
+
+
+def check_scores(c, rows, players, episodes, report):
+    """Scores and lengths of finished episodes."""
+    if c["vector"].startswith("torch"):
+        return  # means of rows on a device
+    missing = oracle.scores({key: row for key, row in rows.items() if key[0] in players})
+    for score, length in zip(episodes.score.tolist(), episodes.length.tolist(), strict=True):
+        near = next((x for x in missing if x[1] == length and abs(x[0] - score) < 1e-2), None)
+        if near is None:
+            report.add("a score of no episode", score=score, length=length)
+        else:
+            missing.remove(near)
+    if len(missing) > 2 * c["envs"]:  # the newest rows may not have been counted
+        report.add("episodes that were not counted", count=len(missing), first=missing[:3])
+
+
+def check_statistics(c, rows, players, algo, report):
+    """Each row was counted once; only the newest row of each environment may be missing."""
+    normalizer = getattr(getattr(algo, "preprocess", None), "normalizer", None)
+    if normalizer is None:
+        return
+    counted = [row for key, row in rows.items() if key[0] in players and (row.previous or row.next)]
+    name, part = normalizer.each[-1]
+    if name not in ("story", "observation"):
+        return
+    mean = float(np.ravel(part.mean_and_std()[0])[-1])
+    true = float(np.mean([(3 * row.key[2] + row.key[1]) % 7 for row in counted]))
+    if abs(normalizer.count - len(counted)) > c["envs"] or abs(mean - true) > 7 * c["envs"] / len(counted):
+        report.add("statistics", count=normalizer.count, rows=len(counted), mean=mean, true=true)
+
+
+def check_evaluation(rows, players, evaluation, report):
+    """Episodes of the instances that are not training's."""
+    true = oracle.scores({key: row for key, row in rows.items() if key[0] not in players})
+    for score, length in zip(evaluation.scores, evaluation.lengths, strict=True):
+        if not any(n == length and abs(x - score) < 1e-3 for x, n in true):
+            report.add("an evaluation of no episode", score=score, length=length, some=true[:4])
+
+
+# ---------------------------------------------------------------- reverie.train
+
+
+def play_train(c, folder, steps, report):
+    """``reverie.train``, whose batches share memory and whose updates are captured: rows only."""
+    with sampled_windows() as sampled:
+        settings = train_settings(c)
+        for end in ends_of_lives(c, steps):
+            reverie.train(c["algo"], env=make_factory(c, folder), run=folder / "run", steps=end, seed=3, **settings)
+    check_train(c, folder, sampled, report)
+
+
+def play_data(c, folder, steps, report):
+    """A run whose rows another one learns from, alone or together with its own."""
+    first, second = train_settings(c), train_settings(c)
+    first["replay"] = {name: value for name, value in first["replay"].items() if name != "hindsight"}
+    factory = make_factory(c, folder)
+    reverie.train(c["algo"], env=factory, run=folder / "run", steps=steps, seed=3, **first)
+    if c["door"] == "offline":
+        length = {"updates": 40, "experience": "offline"}
+        online = ("learning_starts", "random_steps", "replay_ratio")
+        second = {name: x for name, x in second.items() if name not in online}
+    else:
+        length = {"steps": steps, "experience": "mixed(0.5)"}
+    with sampled_windows() as sampled:
+        reverie.train(c["algo"], env=factory, run=folder / "second", seed=4, data=str(folder / "run"), **length,
+                      **second)  # fmt: skip
+    check_train(c, folder, sampled, report)
+
+
+def train_settings(c):
+    settings = run_settings(c) | {"console": False, "tensorboard": False, "threads": 1, "device": "cpu"}
+    settings |= {"eval_episodes": 0}
+    settings |= {"size": "nano", "replay_ratio": 0.15} if c["algo"] == "dreamer_v3" else {}
+    return settings | {f"algo.{name}": value for name, value in algo_settings(c).items()}
+
+
+@contextlib.contextmanager
+def sampled_windows():
+    """Yield a list to which all windows go that a replay samples, copied, as batches share memory."""
+    sampled, sample = [], ReplayBuffer.sample
+
+    def sample_noted(self, *args):
+        batch = sample(self, *args)
+        sampled.append((to_columns(batch), self.window.num_free_rows))
+        return batch
+
+    ReplayBuffer.sample = sample_noted
+    try:
+        yield sampled
+    finally:
+        ReplayBuffer.sample = sample
+
+
+def check_train(c, folder, sampled, report):
+    rows = oracle.rows_in(log := read_log(folder / "log"), c)
+    num_free = sampled[0][1] if sampled else 0
+    learned = check_samples([(columns, None) for columns, _ in sampled], rows, c, report, num_free)
+    check_log(log, {key[0] for key in learned}, report)
+
+
+DOORS = {
+    "collector": play_collector, "train": play_train, "offline": play_data, "mixed": play_data,
+    "rollouts": rollouts.play, "files": files.play,
+}  # fmt: skip

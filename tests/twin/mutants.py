@@ -1,0 +1,163 @@
+"""Wrong lines of reverie, each with the combination in which it matters and the kind of difference that names it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from reverie.algos import sac
+from reverie.core import types
+from reverie.core.action_codec import ActionCodec
+from reverie.envs import masks, native_vector_env, slot_vector_env
+from reverie.envs.torch_vector import TorchVector
+from reverie.nn.normalization import ObsNormalizer
+from reverie.nn.preprocess import FrameStacker
+from reverie.objectives import estimators
+from reverie.replay import hindsight
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.windows import Windows
+from reverie.run.collect import EpisodeCounter
+
+
+class Mutant(NamedTuple):
+    """A function or method that is replaced, and what the twin must say of it."""
+
+    owner: Any
+    name: str
+    factors: dict[str, Any]
+    kind: str
+    make: Any
+
+    @property
+    def changed(self):
+        """The wrong version."""
+        original = vars(self.owner)[self.name]
+        return self.make(original.__func__ if isinstance(original, staticmethod) else original)
+
+
+MUTANTS: dict[str, Mutant] = {}
+N_STEP = {"estimator": ("n_step", 3)}
+
+
+def mutant(owner, name, factors, kind):
+    def note(make):
+        MUTANTS[make.__name__] = Mutant(owner, name, factors, kind, make)
+        return make
+
+    return note
+
+
+@mutant(estimators.NStep, "function", N_STEP, "target")
+def terminal_states_have_a_value(original):
+    return staticmethod(lambda *, terminal, **more: original(terminal=torch.zeros_like(terminal), **more))
+
+
+@mutant(estimators.NStep, "function", N_STEP, "target")
+def one_reward_is_missing(original):
+    return staticmethod(lambda *, n, **more: original(n=n - 1, **more))
+
+
+@mutant(sac, "with_entropy_bonus", {"algo": "discrete_sac", **N_STEP}, "target")
+def the_entropy_of_the_acting_row_counts(original):
+    return lambda batch, bonus: (original(batch, bonus)[0], 0 * original(batch, bonus)[1])
+
+
+@mutant(ReplayBuffer, "_end_cut_episodes", {"crashes": True, "algo": "dreamer_v3", "door": "train"},
+        "an action where there is none")  # fmt: skip
+def a_crash_does_not_end_the_episode(original):
+    return lambda self, is_first: None
+
+
+@mutant(Windows, "oldest", {"capacity": 60, "envs": 3, **N_STEP}, "rows joined that do not belong together")
+def an_overwritten_row_is_sampled(original):
+    def oldest(self):
+        storage = self.storage
+        return max(storage.first or -self.free, storage.count - storage.capacity - 2) * storage.streams
+
+    return property(oldest)
+
+
+@mutant(FrameStacker, "forward", {"stack": "algo", "ends": "short", **N_STEP}, "frames stacked wrongly")
+def stacks_reach_into_the_episode_before(original):
+    return lambda self, obs, is_first: original(self, obs, torch.zeros_like(is_first))
+
+
+@mutant(ActionCodec, "unflatten", {"vector": "native_next"}, "action")
+def another_class_is_executed(original):
+    return lambda self, flat, *more: original(self, np.roll(flat, 1, -1), *more)
+
+
+@mutant(estimators, "gae", {"algo": "ppo", "ends": "limit"}, "target")
+def advantages_flow_over_ends(original):
+    return lambda *, last, **more: original(last=torch.zeros_like(last), **more)
+
+
+@mutant(hindsight.Future, "draw_rows", {"goals": "reward", "hindsight": "future"},
+        "a goal that this episode has not achieved")  # fmt: skip
+def goals_are_of_the_next_episode(original):
+    return lambda self, rng, begin, row, end: end + 1
+
+
+@mutant(ObsNormalizer, "add", {"norm": "running"}, "statistics")
+def rows_count_twice(original):
+    def add(self, obs):
+        original(self, obs)
+        original(self, obs)
+
+    return add
+
+
+@mutant(EpisodeCounter, "add", {}, "a score of no episode")
+def rewards_are_counted_twice(original):
+    return lambda self, step, rewards: original(self, step, 2 * rewards)
+
+
+@mutant(masks, "read_mask", {"mask": "method", "ends": "limit"}, "mask of a truncated row")
+def all_classes_are_legal_at_a_time_limit(original):
+    def read_mask(env, source, info, terminated=False, truncated=False):
+        mask = original(env, source, info, terminated, truncated)
+        return np.ones_like(mask) if truncated else mask
+
+    return read_mask
+
+
+@mutant(hindsight, "_find_rows_behind", {"goals": "end", "hindsight": "future", **N_STEP},
+        "rows behind a relabeled end are learned from")  # fmt: skip
+def rows_behind_a_relabeled_end_are_learned_from(original):
+    return lambda ended, run_of_row, length: ended[:0]
+
+
+@mutant(hindsight, "MASK", {"mask": "method", "goals": "end", "hindsight": "episode"},
+        "mask of an end that relabeling has removed")  # fmt: skip
+def an_unknown_mask_is_bootstrapped_from(original):
+    return "no such column"
+
+
+@mutant(native_vector_env.NativeVectorEnv, "_hidden_actions", {"vector": "native_same", "mask": "observation"},
+        "an illegal action was executed")  # fmt: skip
+def hidden_steps_of_arrays_ignore_masks(original):
+    return lambda self, first, flat: np.where(first[:, None], np.float32(0), flat)
+
+
+@mutant(TorchVector, "step", {"vector": "torch_same", "mask": "observation"}, "an illegal action was executed")
+def hidden_steps_of_tensors_ignore_masks(original):
+    return lambda self, action: original(self, action)._replace(hidden_masks=None)
+
+
+@mutant(TorchVector, "step", {"vector": "torch_same"}, "reward")
+def the_reward_of_the_hidden_step_is_of_the_first_row(original):
+    def step(self, action):
+        first, rows = self._last, original(self, action)
+        return rows._replace(reward=rows.reward + first.float())
+
+    return step
+
+
+@mutant(types.Window, "stride", {"estimator": ("td0", 0)}, "transitions that were never learned from")
+def the_online_queue_steps_over_transitions(original):
+    return property(lambda self: self.rows - self.num_free_rows)
+
+
+@mutant(slot_vector_env, "find_instances", {"evaluate": "same"}, "not refused")
+def evaluations_may_use_the_training_environment(original):
+    return lambda env: set()

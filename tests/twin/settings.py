@@ -1,0 +1,74 @@
+"""How the factors become an environment and settings of reverie."""
+
+import functools
+
+import factors
+from story import StoryEnv, StoryIds, StoryVector
+
+MODES = {"next": "NEXT_STEP", "same": "SAME_STEP", "disabled": "DISABLED", "ids": "DISABLED"}
+MEMORIES = {"lstm": "lstm(4)", "gru": "gru(4)", "transformer": "transformer(3, 4, 2)"}
+ROLLOUT = 12
+
+
+def make_factory(c, folder):
+    """A function that makes the environment, or the vector, whose log is in ``folder / "log"``."""
+    mode = MODES.get(c["vector"].partition("_")[2], "NEXT_STEP")
+    options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced")}
+    options |= {"ends": factors.ENDS[c["ends"]], "mode": mode, "tensors": c["vector"].startswith("torch")}
+    log = folder / "log"
+    log.mkdir(exist_ok=True)
+    if c["evaluate"] == "same":
+        env = StoryEnv(str(log), options)
+        return lambda: env
+    kind = StoryEnv if factors.is_single(c) else StoryIds if c["vector"] == "torch_ids" else StoryVector
+    return functools.partial(kind, folder=str(log), options=options)
+
+
+def algo_settings(c):
+    """Settings of the algorithm."""
+    if c["algo"] == "dreamer_v3":
+        return {"batch_size": 4, "batch_length": 6}
+    name, number = c["estimator"]
+    settings = {
+        "value_estimator": name if name == "td0" else f"{name}({number})", "discount": 0.9, "networks.units": (16,),
+        "reward_scale": {"none": None, "factor": "factor(0.5)", "std": "return_std"}[c["scale"]],
+    }  # fmt: skip
+    if c["norm"] != "none":
+        settings["normalize_obs"] = c["norm"]
+    if c["stack"] == "algo":
+        settings |= {"frame_stack": 2, "frame_stack_keys": ".*(story|observation)"}
+    if c["memory"] != "none":
+        settings["networks.memory"] = MEMORIES[c["memory"]]
+    return settings | (_on_policy(c) if c["door"] == "rollouts" else _off_policy(c))
+
+
+def _on_policy(c):
+    settings = {"rollout": ROLLOUT}
+    if c["algo"] == "ppo":
+        settings |= {"epochs": c["epochs"], "batch_size": 12}
+    return settings | ({"batch_length": 4} if c["memory"] != "none" else {})
+
+
+def _off_policy(c):
+    settings = {"batch_size": 16, "batch_length": 2 if c["estimator"][0] == "td0" else 4}
+    if c["algo"] in ("dqn", "qr_dqn", "c51", "iqn"):
+        settings |= {"target_update_interval": 7, "exploration": "epsilon_greedy(0.5)"}
+    settings |= {} if c["algo"] == "crossq" else {"tau": 0.5}
+    return settings | ({"networks.burn_in": 1} if c["memory"] != "none" else {})
+
+
+def run_settings(c):
+    """Settings of the run, without those of the algorithm."""
+    settings = {"envs": c["envs"], "env.vectorization": c["vector"] if factors.is_single(c) else "native"}
+    settings |= {"env.max_episode_steps": c["limit"]} if c["limit"] else {}
+    settings |= {"env.action_repeat": c["repeat"]} if c["repeat"] > 1 else {}
+    settings |= {"env.frame_stack": 2} if c["stack"] == "env" else {}
+    settings |= {"env.restarts": 200} if c["crashes"] else {}
+    if c["door"] == "rollouts":
+        return settings
+    replay = {"capacity": c["capacity"], "storage": c["storage"]}
+    if c["hindsight"] != "none":
+        replay["hindsight"] = c["hindsight"]
+    if c["sampling"] != "uniform":
+        replay["fractions"] = {"uniform": 0.3, c["sampling"]: 0.7}
+    return settings | {"replay": replay, "learning_starts": 20, "random_steps": 20, "replay_ratio": 0.5}
