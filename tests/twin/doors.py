@@ -76,7 +76,6 @@ def play_collector(c, folder, steps, report):
     check_log(log, players, report)
     if has_queue:
         check_queue(rows, learned, players, report)
-    check_entropy(c, rows, algo, report)
     if not c["resume"] and not c["crashes"]:
         check_scores(c, rows, players, episodes, report)
         check_statistics(c, rows, players, algo, report)
@@ -90,7 +89,10 @@ def check_samples(sampled, rows, c, report, num_free):
         report.add("nothing was learned")
     learned = set()
     for columns, answers in sampled:
-        for b, window in enumerate(oracle.check_batch(columns, rows, c, report, num_free)):
+        windows = oracle.check_batch(columns, rows, c, report, num_free)
+        if answers is not None and answers["target_entropy"] is not None:
+            values.check_entropy(c, answers, windows, report)
+        for b, window in enumerate(windows):
             if window is not None:
                 learned.update(row.key for row in window[num_free:-1] if not row.is_last)
                 if answers is not None:
@@ -119,16 +121,6 @@ def check_queue(rows, learned, players, report):
               and key[1] < newest[key[0]] - 1]  # fmt: skip
     if missed:
         report.add("transitions that were never learned from", count=len(missed), first=missed[:3])
-
-
-def check_entropy(c, rows, algo, report):
-    """A target that no policy has under its masks lets the temperature grow without end."""
-    target = getattr(getattr(algo, "objective", None), "target_entropy", None)
-    if target is None or c["mask"] == "none" or c["algo"] != "discrete_sac":
-        return
-    largest = np.mean([sum(np.log(n) for n in oracle.num_legal(c, row)) for row in rows.values() if not row.is_last])
-    if target > largest:
-        report.add("a target entropy that no policy has under its masks", target=target, largest=largest)
 
 
 def check_scores(c, rows, players, episodes, report):

@@ -153,6 +153,11 @@ def the_reward_of_the_hidden_step_is_of_the_first_row(original):
     return step
 
 
+@mutant(sac.SoftObjective, "mean_target_entropy", {"algo": "discrete_sac", "mask": "info"}, "target entropy")
+def target_entropies_ignore_masks(original):
+    return lambda self, batch, mask: self.target_entropy
+
+
 @mutant(types.Window, "stride", {"estimator": ("td0", 0)}, "transitions that were never learned from")
 def the_online_queue_steps_over_transitions(original):
     return property(lambda self: self.rows - self.num_free_rows)

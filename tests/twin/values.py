@@ -1,6 +1,7 @@
 """What a learner's networks say of rows, asked one by one with all classes legal, and the targets that follow."""
 
 import itertools
+import math
 
 import numpy as np
 import oracle
@@ -17,7 +18,7 @@ def ask(algo, batch, c):
     """The learner's targets, and what its networks say of each row; None of learners that are not asked."""
     if c["memory"] != "none" or c["algo"] not in ASKED:
         return None
-    objective, said = algo.objective, np.empty(batch.reward.shape, object)
+    objective, said, is_soft = algo.objective, np.empty(batch.reward.shape, object), c["algo"] == "discrete_sac"
     for b, t in itertools.product(*map(range, batch.reward.shape)):
         obs = row_alone(batch.obs, b, t)
         if "action_mask" in obs:
@@ -30,7 +31,8 @@ def ask(algo, batch, c):
     return {
         "targets": objective.targets(batch).double().numpy(), "said": said, "stacked": stacked,
         "reward": batch.reward.numpy().copy(), "last": batch.is_last.numpy().copy(),
-        "temperature": float(objective.temperature) if c["algo"] == "discrete_sac" else 0.0,
+        "temperature": float(objective.temperature) if is_soft else 0.0,
+        "target_entropy": float(objective.mean_target_entropy(batch, ~batch.is_last[:, :-1])) if is_soft else None,
     }  # fmt: skip
 
 
@@ -85,6 +87,18 @@ def check_targets(c, columns, answers, b, window, report):
             continue
         marks = "".join(("T" if row.is_terminal else "L") if row.is_last else "." for row in window)
         report.add("target", b=b, t=t, rows=[row.key for row in window], ends=marks, learned=learned, true=true)
+
+
+def check_entropy(c, answers, windows, report):
+    """The target entropy of a batch: a policy that may only choose between legal classes must be able to reach it."""
+    if not all(windows):
+        return
+    acting = [row for b, window in enumerate(windows) for t, row in enumerate(window[-answers["last"].shape[1] : -1])
+              if not answers["last"][b, t]]  # fmt: skip
+    counts = [[*oracle.num_legal(c, row)] if c["mask"] != "none" else CLASSES[c["action"]] for row in acting]
+    true = 0.98 * np.mean([sum(map(math.log, each)) for each in counts]) if counts else 0.0
+    if abs(answers["target_entropy"] - true) > oracle.TOLERANCE:
+        report.add("target entropy", learned=answers["target_entropy"], true=float(true))
 
 
 def check_stacks(c, answers, b, window, report):
