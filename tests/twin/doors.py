@@ -24,7 +24,7 @@ from reverie.core.errors import ReverieError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.replay.buffer import ReplayBuffer
 
-STEPS = 160
+STEPS = 100
 
 
 def play(c, steps=STEPS):

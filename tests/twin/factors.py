@@ -30,7 +30,7 @@ SHARED = {
     "scale": ["none", "factor", "std"],
     "resume": [False, True],
     "crashes": [False, True],
-    "kernels": ["on", "off"],
+    "kernels": ["on", "off", "captured"],
 }
 OFF_POLICY = {
     "algo": ["dqn", "discrete_sac", "ddpg", "sac", "td3", "qr_dqn", "dreamer_v3"],

@@ -27,10 +27,11 @@ def make_factory(c, folder):
 def algo_settings(c):
     """Settings of the algorithm."""
     if c["algo"] == "dreamer_v3":
-        return {"batch_size": 4, "batch_length": 6}
+        return {"batch_size": 4, "batch_length": 6, "graph": c["kernels"] == "captured"}
     name, number = c["estimator"]
     settings = {
         "value_estimator": name if name == "td0" else f"{name}({number})", "discount": 0.9, "networks.units": (16,),
+        "graph": c["kernels"] == "captured",
         "reward_scale": {"none": None, "factor": "factor(0.5)", "std": "return_std"}[c["scale"]],
     }  # fmt: skip
     if c["norm"] != "none":
@@ -50,7 +51,7 @@ def _on_policy(c):
 
 
 def _off_policy(c):
-    settings = {"batch_size": 16, "batch_length": 2 if c["estimator"][0] == "td0" else 4}
+    settings = {"batch_size": 8, "batch_length": 2 if c["estimator"][0] == "td0" else 4}
     if c["algo"] in ("dqn", "qr_dqn", "c51", "iqn"):
         settings |= {"target_update_interval": 7, "exploration": "epsilon_greedy(0.5)"}
     settings |= {} if c["algo"] == "crossq" else {"tau": 0.5}
