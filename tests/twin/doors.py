@@ -115,12 +115,11 @@ def keeps_all(c, replay):
 
 
 def check_queue(rows, learned, players, report):
-    """Each transition was learned from at least once, but those of the newest episodes."""
-    newest = {who: max(key[1] for key in rows if key[0] == who) for who in players}
-    missed = [key for key, row in rows.items() if key[0] in players and row.next is not None and key not in learned
-              and key[1] < newest[key[0]] - 1]  # fmt: skip
+    """Each transition was learned from at least once, but the newest ones, which may still be in the queue."""
+    settled = {key for who in players for key in sorted(key for key in rows if key[0] == who)[:-12]}
+    missed = [key for key in settled if rows[key].next is not None and key not in learned]
     if missed:
-        report.add("transitions that were never learned from", count=len(missed), first=missed[:3])
+        report.add("transitions that were never learned from", count=len(missed), first=sorted(missed)[:3])
 
 
 def check_scores(c, rows, players, episodes, report):
