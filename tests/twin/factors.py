@@ -82,7 +82,7 @@ ACTIONS = {
     "dreamer_v3": {"discrete", "multi", "box"}, "ppo": ALL, "a2c": ALL,
 }  # fmt: skip
 """Actions that an algorithm takes."""
-ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "tqc", "ppo", "a2c"}
+ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "crossq", "ppo", "a2c"}
 """Algorithms with each estimator; distributions are n-step sums, without td_lambda."""
 
 
