@@ -279,6 +279,19 @@ def test_what_is_seen_of_a_sound_environment():
     assert (limited.measurements["max_episode_steps"], max(limited.measurements["lengths"])) == (7, 7)
 
 
+@pytest.mark.parametrize(("when", "named"), [("__init__", False), ("reset", True)])
+def test_large_states_are_named_unless_a_new_environment_has_them_too(when, named):
+    def act(self, *args, **kwargs):
+        self.table = np.random.default_rng(0).normal(size=200_000)
+        return getattr(super(Large, self), when)(*args, **kwargs)
+
+    Large = type("Large", (Walk,), {when: act})
+    report = run_env_check(Large, EnvConfig(), 100)
+    assert [(one.name, "takes 1.5 MB of each checkpoint" in one.text) for one in report.findings] == (
+        [("state_size", True)] if named else []
+    )
+
+
 @pytest.mark.parametrize("how", ["info", "observation", "method"])
 def test_random_actions_are_those_that_masks_allow(how):
     report = run_env_check(masked(how=how), EnvConfig(), 300, worker=True)

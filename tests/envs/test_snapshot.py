@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import importlib
+import itertools
 import pickle
 import subprocess
 import sys
+import types
 
 import gymnasium
 import numpy as np
@@ -18,8 +20,10 @@ import env_zoo
 from env_steps import actions, as_bytes, go_on, play
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
+from reverie.envs.flat_env import make_flat
 from reverie.envs.slot import derive_seeds, restart_seed
 from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.snapshot import load_state, save_state
 
 ATARI = {
     "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "max_episode_steps": 20, "resize": (32, 32),
@@ -71,6 +75,7 @@ SCRIPT = """
 import pickle, sys, torch
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.snapshot import load_state, save_state
 options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))
 env = make_vector_env(EnvConfig().merge(options), seed=3)
 step = env.restore(taken, step)
@@ -345,3 +350,75 @@ def test_seeds_after_failures_go_on_too(make):
     fresh.restore(env.snapshot(), step)
     assert go_on(fresh, 12) == go_on(env, 12)
     assert (env.restarts, fresh.restarts) == (2, 1)
+
+
+class Stamped:
+    """What is pickled of it is another text each time, as of a tensor."""
+
+    def __getstate__(self):
+        return {"text": str(next(STAMPS)).zfill(100_000)}
+
+
+STAMPS = itertools.count()
+
+
+class Market(gymnasium.Env):
+    """Constant tables among its fields, nested and equal ones, and a text; ``counts`` changes."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    drift = 0.0
+
+    def __init__(self):
+        self.prices = np.random.default_rng(0).normal(self.drift, size=20_000)
+        self.history = {"prices": [self.prices], "text": str(self.prices.tolist())}
+        self.volume, self.counts, self.t = np.zeros(20_000), np.zeros(20_000), 0
+        self.frame = types.SimpleNamespace(raw=self.prices.astype(np.float32), again=self.volume)
+        self.weights = Stamped()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        self.history["prices"] = [self.prices, self.prices.copy()]  # more equal arrays than a new one has
+        return np.zeros(3), {}
+
+    def step(self, action):
+        self.t += 1
+        self.counts[self.t] += 1
+        return np.array([self.prices[self.t], self.volume.sum(), self.counts.sum()]), 0.0, False, False, {}
+
+
+def test_large_constants_of_a_new_environment_are_left_out(monkeypatch):
+    monkeypatch.setattr(Market, "reset", lambda self, **_: (np.zeros(3), {}))
+    env, fresh = (make_flat(EnvConfig(), Market, number, render=False) for number in range(2))
+    play_flat(env, 3)
+    snapshot = save_state(env)
+    assert len(snapshot) < 20_000  # of 240 kB that cannot be compressed
+    assert load_state(fresh, snapshot) == (None, "")
+    assert play_flat(fresh, 5) == play_flat(env, 5)
+    inner = fresh.unwrapped
+    assert inner.history["prices"][0] is inner.prices
+    assert inner.frame.again is inner.volume
+    assert inner.counts is not inner.volume  # which a new environment has as equal arrays
+    monkeypatch.setattr(Market, "drift", 1.0)
+    changed = make_flat(EnvConfig(), Market, 2, render=False)
+    assert "a large array or text of the environment has changed" in load_state(changed, snapshot)[1]
+
+
+def test_large_values_that_a_new_environment_lacks_are_saved():
+    env, fresh = (make_flat(EnvConfig(), Market, number, render=False) for number in range(2))
+    play_flat(env, 3)
+    env.unwrapped.prices[7] = 5.0
+    assert load_state(fresh, save_state(env)) == (None, "")
+    first, copy = fresh.unwrapped.history["prices"]
+    assert (first is fresh.unwrapped.prices, copy is first) == (True, False)
+    assert (first[7], copy[7]) == (5.0, Market().prices[7])
+    assert play_flat(fresh, 5) == play_flat(env, 5)
+
+
+def play_flat(env, steps):
+    """Observations of an episode that begins if there is none."""
+    obs = {"observation": np.zeros(3, np.float32)}
+    if not env.episode:
+        env.reset_into(1, obs)
+    return [(env.step_into(np.array([1.0, 0.0], np.float32), obs), obs["observation"].tolist()) for _ in range(steps)]

@@ -50,6 +50,8 @@ MAX_IMAGE_SIDE = 128
 """Learning is slow if a side of an image has more pixels."""
 MAX_AT_ONCE = 0.05
 """Share of episodes that succeed in their first step from which a check warns."""
+MAX_STATE_MB = 1.0
+"""Maximum size of a saved state."""
 MAX_GROWTH_MB = 64.0
 """Maximum growth of memory in the second half of the steps."""
 
@@ -261,6 +263,8 @@ class _Check:
         self.measurements["bytes_of_state"] = self.saved[1] and len(self.saved[1])
         if self.saved[1] is None:
             self.findings.add("unsaved", error=_unpicklable(self.env))
+        elif (megabytes := len(self.saved[1]) / 1e6) > MAX_STATE_MB:
+            self.findings.add("state_size", value=megabytes)
 
     def blame(self, failed: EnvFailure) -> None:
         """Add the fault that ended the check; raise its error if no environment could be made."""

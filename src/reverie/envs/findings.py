@@ -58,6 +58,8 @@ warning at_once: {value:.0%} of random episodes succeed in their first step: the
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
+note state_size: its state takes {value:.1f} MB of each checkpoint, for each environment. Make large constants in
+    __init__: arrays and texts that a new environment has too are left out
 note wide: {name} is declared up to {value:,}: learners see float32, which cannot represent integers beyond {most:,}
     exactly. If there are such integers, subtract an offset, divide, or exclude them with env.exclude_keys
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time

@@ -23,7 +23,7 @@ from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
 from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
-from reverie.envs.snapshot import env_fingerprint
+from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, count_frames, wrapper_stack
 
@@ -61,6 +61,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._where, self._drawn = label, drawn
         self.settings: str = config.single_env_text()  # first, since the code below can reset it
         self.fingerprint: dict[str, str] = env_fingerprint(env)
+        self.num_large: dict[bytes, int] = count_large_values(env)
         self.env: Env = with_mask(env) if config.uses_key(MASK_KEY) else env
         self._info: Any = {}  # of the latest step
         self._reset_options: dict[str, Any] | None = None

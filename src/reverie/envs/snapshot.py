@@ -5,7 +5,8 @@ For each layer, from the outermost wrapper to the environment itself, the first 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
 2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
    fields are saved as in ``NATIVE_STATE_HANDLERS``. Local functions and rendering objects are not saved: the new
-   environment keeps its own.
+   environment keeps its own. Large arrays and texts that equal those of a new environment, such as tables that it
+   reads, are not saved either.
 
 An environment cannot be saved if it contains objects that pickle would create again (``EzPickle``) or cannot pickle,
 arrays that share memory, local functions that may have state, or values in ``__slots__``. State outside of the
@@ -39,7 +40,9 @@ from reverie.core.errors import EnvError
 from reverie.envs.make import Env
 from reverie.envs.wrappers import wrapper_stack
 
-FORMAT = 4
+FORMAT = 5
+LARGE_BYTES = 2**16
+"""Bytes from which a value is left out of a snapshot if a new environment has an equal value."""
 RNG_FIELDS = ("_np_random", "_np_random_seed")
 """Fields of the random generator that Gymnasium gives each environment."""
 CONSTANT_FIELDS = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
@@ -86,7 +89,7 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
     try:
         states = [_saved(layer) for layer in layers]
         body = io.BytesIO()
-        _Pickler(body, layers, states).dump((states, extra))
+        _Pickler(body, layers, states, getattr(env, "num_large", {})).dump((states, extra))
         constants = _constants(layers)
         fingerprint = getattr(env, "fingerprint", {}).items()
         fingerprint = {name: text for name, text in fingerprint if constants.get(name, text) == text}
@@ -130,6 +133,42 @@ def env_fingerprint(env: Env) -> dict[str, str]:
     kinds = {kind for layer in wrapper_stack(env) for kind in type(layer).__mro__}
     sources = {f"the source of {kind.__module__}.{kind.__qualname__}": _digest(kind) for kind in kinds}
     return {name: digest for name, digest in sorted(sources.items()) if digest} | _constants(wrapper_stack(env))
+
+
+def count_large_values(env: Env) -> dict[bytes, int]:
+    """Return the number of different objects with each large value, by its digest, in the fields of ``env``."""
+    return {digest: len(objects) for digest, objects in _find_large_values(wrapper_stack(env)).items()}
+
+
+def _find_large_values(layers: list[Env]) -> dict[bytes, list[Any]]:
+    """Return the different objects with each large value, by its digest, in the fields of ``layers``."""
+    finders = [_LargeValueFinder(layers) for _ in range(2)]
+    for finder, layer in itertools.product(finders, layers):
+        for value in () if _has_own(layer) else [*vars(layer).values()]:
+            with contextlib.suppress(Exception, SystemExit):  # any error: third-party code runs here
+                finder.dump(value)
+    out: dict[bytes, list[Any]] = {}
+    for value in finders[0].objects.values():
+        if id(value) in finders[1].objects:  # it is not only made while it is pickled, perhaps each time another
+            out.setdefault(_digest_large(value), []).append(value)
+    return out
+
+
+def _is_large(value: object) -> bool:
+    """Return whether ``value`` is an array, text or bytes of at least ``LARGE_BYTES``."""
+    if type(value) is np.ndarray:
+        return value.nbytes >= LARGE_BYTES and not value.dtype.hasobject and value.flags.c_contiguous
+    return isinstance(value, bytes | bytearray | str) and len(value) >= LARGE_BYTES
+
+
+def _digest_large(value: Any) -> bytes:
+    """Return a digest of a large value, including its type and shape."""
+    if isinstance(value, np.ndarray):
+        kind, content = f"{value.dtype} {value.shape}", value.reshape(-1).view(np.uint8).data
+    else:
+        text = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        kind, content = type(value).__name__, memoryview(text)
+    return hashlib.blake2b(content, digest_size=16, person=zlib.crc32(kind.encode()).to_bytes(4)).digest()
 
 
 def _constants(layers: list[Env]) -> dict[str, str]:
@@ -238,8 +277,13 @@ def _is_constant(value: object) -> bool:
 class _Pickler(pickle.Pickler):
     """Writes references to layers, kept fields and modules instead of their contents."""
 
-    def __init__(self, file: io.BytesIO, layers: list[Env], states: list[LayerState]) -> None:
+    def __init__(
+        self, file: io.BytesIO, layers: list[Env], states: list[LayerState], num_large: dict[bytes, int]
+    ) -> None:
+        """``num_large``: by digest, see :func:`count_large_values`."""
         super().__init__(file, protocol=5)
+        self._num_large = num_large
+        self._large: dict[bytes, list[Any]] = {}  # the objects that are left out
         self._references: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
         self._spans: list[tuple[int, int]] = []
         for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
@@ -271,7 +315,36 @@ class _Pickler(pickle.Pickler):
             return "module", obj.__name__
         if reference is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
             raise SnapshotError
+        return self._refer_to_large(obj) if reference is None and self._num_large else reference
+
+    def _refer_to_large(self, obj: object) -> tuple[Any, ...] | None:
+        """Return a reference to an equal large value of a new environment, another for each object."""
+        if not _is_large(obj):
+            return None
+        digest = _digest_large(obj)
+        if len(objects := self._large.setdefault(digest, [])) >= self._num_large.get(digest, 0):
+            return None
+        if isinstance(obj, np.ndarray):
+            self._spans.append(_span(obj))
+        objects.append(obj)
+        reference = self._references[id(obj)] = ("large", digest, len(objects) - 1)
         return reference
+
+
+class _LargeValueFinder(pickle.Pickler):
+    """Finds large values in what it writes."""
+
+    def __init__(self, layers: list[Env]) -> None:
+        super().__init__(io.BytesIO(), protocol=5)
+        self._layers = layers
+        self.objects: dict[int, Any] = {}  # by their ids
+
+    def persistent_id(self, obj: Any) -> str | None:
+        if _is_large(obj):
+            self.objects[id(obj)] = obj
+            return "large"
+        is_native = isinstance(obj, types.ModuleType) or _kind_of(obj) in NATIVE_STATE_HANDLERS
+        return "native" if is_native or any(obj is layer for layer in self._layers) else None
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
@@ -291,9 +364,18 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._layers = layers
 
+    @functools.cached_property
+    def _large(self) -> dict[bytes, list[Any]]:
+        return _find_large_values(self._layers)
+
     def persistent_load(self, pid: tuple[Any, ...]) -> Any:
         if pid[0] == "module":
             return importlib.import_module(pid[1])
+        if pid[0] == "large":
+            objects = self._large.get(pid[1], [])
+            if len(objects) <= pid[2]:
+                raise SnapshotError("a large array or text of the environment has changed since")
+            return objects[pid[2]]
         layer = self._layers[pid[1]]
         return layer if pid[0] == "layer" else vars(layer)[pid[2]]
 
