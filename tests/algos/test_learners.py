@@ -63,6 +63,20 @@ def test_the_error_of_critics_may_be_another(config, loss):
     torch.testing.assert_close(found.metrics["train/target_max"], target[mask].max())
 
 
+def test_updates_have_gradients_where_an_environment_has_disabled_them():
+    """Also captured updates, which begin with the fourth."""
+    expected, found = (learner(TD3Config()) for _ in range(2))
+    for seed in range(6):
+        data = rows(seed)
+        losses = []
+        for made in (expected, found):
+            torch.manual_seed(seed)
+            with torch.set_grad_enabled(made is expected):
+                losses.append(made.update(data).metrics["loss/critic"].item())
+                assert torch.is_grad_enabled() == (made is expected)
+        assert losses[0] == losses[1]
+
+
 def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
     """Also in captured updates, which begin with the fourth."""
     changes = {"critic_weight_decay": 0.1, "max_grad_norm": 0.05}

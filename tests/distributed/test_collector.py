@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 from torch import Tensor, nn
 
 import reverie
@@ -328,6 +329,19 @@ def test_a_loop_says_at_its_start_when_updates_begin(steps: int, problem: str, s
         assert said == [f"updates begin after 1,024 windows of 2 rows (learning_starts){problem}"]
     with reverie.Collector("Pendulum-v1", function, steps=steps, replay_ratio=0):
         assert len(said) == 1
+
+
+class Ungraded(PendulumEnv):
+    """Disables gradients, for which an environment has no need."""
+
+    def step(self, u: Any) -> Any:
+        torch.set_grad_enabled(False)
+        return super().step(u)
+
+
+def test_the_environment_does_not_disable_the_gradients_of_the_loop() -> None:
+    with reverie.Collector(Ungraded, Actor(), steps=30, **SMALL) as loop:
+        assert [torch.is_grad_enabled() for _ in loop] == [True] * loop.clock.updates
 
 
 def fail_at(step: int, folder: Path) -> None:

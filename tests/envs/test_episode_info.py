@@ -5,6 +5,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,8 +15,10 @@ from env_steps import go_on, play
 from finished_episodes import as_rows, episodes
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import RESERVED
 from reverie.envs.make import make_gym
 from reverie.run.collect import EnvCollector
+from reverie.run.evaluate import Evaluation
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
@@ -75,6 +78,12 @@ def test_an_environment_goes_on_with_its_sums(make):
 def test_entries_that_mean_nothing_are_refused(entry, said):
     with pytest.raises(ConfigError, match=said):
         EnvConfig(log_info=(entry,))
+
+
+def test_no_value_replaces_what_an_evaluation_logs():
+    evaluation = Evaluation(scores=[1.0] * 6, lengths=[2] * 6, mode="eval", frames=np.zeros((1, 2, 2, 3), np.uint8))
+    names = {name.removeprefix("eval/") for name in evaluation.metrics()}
+    assert {"cut_off", "video", "score_iqm_low"} <= names <= RESERVED
 
 
 @BOTH

@@ -203,6 +203,16 @@ def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, how):
     assert (env.restarts, env.slept) == (4, [])
 
 
+@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
+def test_where_none_of_several_works_the_run_ends_at_once(faulty, fault):
+    env = faulty({}, dict.fromkeys(SEEDS, fault))
+    said = "^all 3 environments have failed before their first step. Check the environment with `reverie check-env`"
+    with pytest.raises((EnvError, DataError), match=said) as raised:
+        play(env, 9)
+    assert "restarts" not in str(raised.value)
+    assert (env.restarts, env.said) == (0, [])
+
+
 def test_one_that_is_started_again_gets_what_was_set_in_the_others(faulty):
     env = faulty({1: (1, 3, "raise")})
     env.reset()
@@ -290,6 +300,11 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
 def test_a_worker_that_cannot_be_made_says_why():
     with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no license for a second"):
         make_vector_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.only_in_main)
+
+
+def test_a_worker_that_cannot_have_processes_says_what_to_do_instead():
+    with pytest.raises(EnvError, match=r"daemonic processes .* set env.vectorization = 'sync'"):
+        make_vector_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.Parent)
 
 
 def test_instances(make):

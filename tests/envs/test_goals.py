@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
@@ -201,3 +201,14 @@ def test_rewards_of_collected_goals_bound_no_values_with_hindsight(follows, low)
         Step(obs={"x": torch.zeros(1, 1)}, reward=torch.tensor([-2.0]), is_first=none, is_last=none, is_terminal=none)
     )
     assert float(preprocess.range.bounds[0]) == pytest.approx(low)
+
+
+def test_rewards_that_need_more_than_goals_are_an_error():
+    def needs_info(achieved_goal, desired_goal, info):
+        return -info["distance"]
+
+    function = GoalFunction(needs_info)
+    with pytest.raises(EnvError, match=r"replay.hindsight: .* KeyError: 'distance'.* get an empty info"):
+        function(np.zeros((3, 2)), np.zeros((3, 2)))
+    with pytest.raises(EnvError, match="get an empty info"):
+        GoalFunction(lambda *goals: np.zeros(3), needs_info)(np.zeros((3, 2)), np.zeros((3, 2)))

@@ -186,6 +186,14 @@ def only_in_main():
     return Seeded()
 
 
+class Parent(Seeded):
+    """Starts a process of its own."""
+
+    def __init__(self):
+        super().__init__()
+        multiprocessing.get_context("fork").Process(target=len, args=("",)).start()
+
+
 class Waiting(Scripted):  # steps only once the file ``gate`` exists; fails after 20 seconds without it
     def __init__(self, gate):
         super().__init__(spaces.Discrete(2), [0, 1])

@@ -23,8 +23,8 @@ Columns = Mapping[str, np.ndarray]
 
 NUMBERS = "biuf"
 """Kinds of NumPy dtypes that are numbers, including bool."""
-MOST_CLASSES = 2**24
-"""Maximum total number of classes of an observation or action, which networks encode one-hot."""
+MOST_CLASSES = 2**18
+"""Maximum total number of classes of an observation or action, which networks encode one-hot: 1 MB a row."""
 ROUNDING = 1e-6
 """Tolerance for the distance of a float32 number from the integer it represents: relative, and absolute below 1."""
 

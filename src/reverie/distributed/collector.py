@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm
@@ -131,13 +132,11 @@ class Collector:
                 self.checkpoints: Checkpoints = Checkpoints(self.folder / "checkpoints", config.keep_checkpoints)
                 newest = self.checkpoints.latest()
             start = 0 if newest is None else checkpoint_step(newest)
-            self.experiment: Experiment = build(
-                config,
-                None if isinstance(env, str) else env,
-                start=start,
-                run=self.folder,
-                actors=build_actor_collector,
-            )
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # which an environment may change
+                self.experiment: Experiment = build(
+                    config, None if isinstance(env, str) else env, start=start, run=self.folder,
+                    actors=build_actor_collector,
+                )  # fmt: skip
             stack.push(lambda kind, *_: self.experiment.close(failed=kind is not None))
             self._describe_rows(is_new=newest is None)
             assert self.experiment.collector is not None
@@ -238,8 +237,9 @@ class Collector:
         Raises:
             RunError: an environment or an actor has failed too often.
         """
-        self.clock.env_steps += self.rows.collect()
-        self.rows.unlogged_episodes += self.rows.pop_episodes(at_the_end=self.clock.done)
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # which an environment may change
+            self.clock.env_steps += self.rows.collect()
+            self.rows.unlogged_episodes += self.rows.pop_episodes(at_the_end=self.clock.done)
         return self.clock.updates_due(len(self))
 
     def sample(self) -> Batch:

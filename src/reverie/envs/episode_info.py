@@ -21,7 +21,9 @@ SUCCESS_KEYS = ("is_success", "success")
 """Keys of the info with the success of an episode, in its last step."""
 TASK = "task_id"
 """Key of the info with the number of the episode's task: success is also logged as ``success_rate/task1``."""
-RESERVED = frozenset({"score", "length", "episodes", "final", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)})
+RESERVED = frozenset({
+    "score", "length", "episodes", "final", "cut_off", "video", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)
+})  # fmt: skip
 """Names that are already used under ``episode/`` or ``eval/``."""
 SUMMARIES = ("last", "sum", "mean", "max", "min")
 """Summaries of the values in an episode's steps."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.errors import EnvError, format_error
 from reverie.core.obs_codec import ObsCodec, default_key
 from reverie.core.spaces import cast, column
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec
@@ -77,9 +78,15 @@ class GoalFunction:
     def __call__(self, achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the rewards ``[M]`` and terminations ``[M]``, None if unknown, of stored goals ``[M, ...]``."""
         goals = self._decode(ACHIEVED_GOAL, achieved), self._decode(DESIRED_GOAL, desired)
-        reward = call_on_rows(self.compute_reward, *goals)
-        terminated = self.compute_terminated
-        return reward, None if terminated is None else call_on_rows(terminated, *goals).astype(bool)
+        try:
+            reward = call_on_rows(self.compute_reward, *goals)
+            terminated = None if self.compute_terminated is None else call_on_rows(self.compute_terminated, *goals)
+        except Exception as error:  # of any kind: third-party code runs here
+            raise EnvError(
+                f"replay.hindsight: the goals of stored rows have no reward, {format_error(error)}. compute_reward and "
+                "compute_terminated get an empty info: they must depend on the achieved and the desired goal alone."
+            ) from error
+        return reward, None if terminated is None else terminated.astype(bool)
 
     def _decode(self, key: str, values: np.ndarray) -> np.ndarray:
         if key not in self.leaves:

@@ -11,7 +11,7 @@ import time
 import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -169,6 +169,11 @@ def _env_traceback(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
+def _failure_text(failed: EnvFailure) -> str:
+    """Return the error of a failure, with the environment's traceback if there is one."""
+    return f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
+
+
 def _failure_key(failed: EnvFailure) -> str:
     """Return text that equal failures share: the traceback, or the invalid value and its step; "" if there is none.
 
@@ -260,6 +265,15 @@ class Restarter:
         self._slots[number].fail(failed)
         self.retry_at[number] = self._clock() + seconds
 
+    def check_any_works(self, failures: Mapping[int, EnvFailure]) -> None:
+        """Raise the first of ``failures`` if each of several environments has failed before any has taken a step."""
+        if len(failures) == len(self._slots) > 1 and not any(self.has_stepped):
+            failed = failures[0]
+            raise type(failed.error)(
+                f"all {len(failures)} environments have failed before their first step. {CHECK_ADVICE}. The first "
+                f"failure: {_failure_text(failed)}"
+            ) from failed
+
     def restart_due(self) -> None:
         """Restart the environments that are due. Sleeps only while all environments are down."""
         while self.retry_at:
@@ -293,7 +307,7 @@ class Restarter:
         while self._past and timestamp - self._past[0] >= self._window:
             self._past.popleft()
         self._past.append(timestamp)
-        text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
+        text = _failure_text(failed)
         if len(self._past) > self._max_failures:
             if not self._max_failures:
                 raise type(failed.error)(text) from failed

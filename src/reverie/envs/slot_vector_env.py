@@ -259,6 +259,7 @@ class SlotVectorEnv:
     def _restart(self, failures: dict[int, EnvFailure]) -> None:
         """Take down the environments with ``failures``, and restart all that are due."""
         try:
+            self._restarter.check_any_works(failures)
             for number, failed in failures.items():
                 self._restarter.take_down(number, failed)
             self._restarter.restart_due()

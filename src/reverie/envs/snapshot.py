@@ -166,10 +166,8 @@ def _digest_large(value: Any) -> bytes:
     if isinstance(value, np.ndarray):
         kind, content = f"{value.dtype} {value.shape}", value.reshape(-1).view(np.uint8).data
     else:
-        kind, content = (
-            type(value).__name__,
-            memoryview(value.encode(errors="surrogatepass") if isinstance(value, str) else value),
-        )
+        text = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        kind, content = type(value).__name__, memoryview(text)
     return hashlib.blake2b(content, digest_size=16, person=zlib.crc32(kind.encode()).to_bytes(4)).digest()
 
 

@@ -38,6 +38,9 @@ STARTUP_ADVICE = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
     "or use {}."
 )
+CHILDREN_ADVICE = (
+    ". The environment starts processes of its own, which a worker process cannot: set env.vectorization = 'sync'"
+)
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
 STEP_MARK = b"\0"
@@ -272,7 +275,8 @@ def _worker_main(
             try:
                 result = slot.receive()
             except EnvFailure as failed:
-                line.send(turn, "failed", (failed.error, failed.trace))
+                advice = CHILDREN_ADVICE if "daemonic processes" in str(failed.error) else ""
+                line.send(turn, "failed", (type(failed.error)(f"{failed.error}{advice}"), failed.trace))
             else:
                 line.step(turn, *result) if request == "step" else line.send(turn, "done", result)
             turn, request, args = line.receive()

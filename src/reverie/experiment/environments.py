@@ -82,7 +82,8 @@ def open_environments(
             raise ConfigError(
                 "evaluations would reset the training environment, and end its episodes, since both are the same "
                 "object: expected a new environment in each call of a function that makes environments, or another "
-                "instance as eval_env. An instance passed as env itself is only evaluated after training."
+                "instance as eval_env. An instance passed as env itself is only evaluated after training; with "
+                "eval_episodes = 0 there are no evaluations."
             )
     reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
     return Environments(training, evaluation, reopen if is_shared else None)

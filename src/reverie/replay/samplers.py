@@ -178,7 +178,10 @@ class OnlineQueue(Sampler):
         """Register the windows that one newly collected row of each stream completes."""
         streams = self.storage.streams
         if new and (row := new[0] // streams) >= self.soonest:
-            for handle in new:
+            if self.stride == 1:  # each window is queued
+                self.queue.extend(new)
+                self.due = [row + 1] * streams
+            for handle in new if self.stride > 1 else ():
                 if self.due[handle % streams] <= row:
                     if self.due[handle % streams] < row:
                         self._add_skipped_window(handle % streams)
