@@ -255,7 +255,7 @@ class _Check:
         self.env = slot.env
         self.measurements["seconds_to_make"] = time.perf_counter() - started
         self.rows.append(self.player.do(1))
-        while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= MAX_REPLAYED_STEPS:
+        while not self.rows[-1].outcome.is_over and len(self.rows) <= MAX_REPLAYED_STEPS:
             if len(self.rows) in (1, SAVED_STEP + 1):
                 self.saved = len(self.rows) - 1, self.player.ask("snapshot")
             self.rows.append(self.player.random_step())
@@ -290,12 +290,12 @@ class _Check:
         while not rows or (
             time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)
         ):
-            if rows and any(rows[-1][1:]):
+            if rows and rows[-1].is_over:
                 first = self.player.do(None)
             row = self.player.random_step()
             rows.append(row.outcome)
-            self.summaries += [self.player.ask("episode_summary")[0]] if any(row.outcome[1:]) else []
-            ended = ended or any(row.outcome[1:])
+            self.summaries += [self.player.ask("episode_summary")[0]] if row.outcome.is_over else []
+            ended = ended or row.outcome.is_over
             static_images -= {key for key in static_images if not np.array_equal(row.obs[key], first.obs[key])}
             for key, total in squares.items():
                 total += np.square(row.obs[key], dtype=np.float64)

@@ -107,7 +107,7 @@ class DeviceVectorEnv:
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
         self._check_rows(rows)
-        if self._refuses_masks:
+        if self._refuses_masks and rows.info:
             refuse_info_mask(rows.info)
         obs, reward = self._encode(rows.obs, self.num_envs), rows.reward.float()
         before, self.success = self._shown, rows.success

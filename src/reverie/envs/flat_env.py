@@ -7,7 +7,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -29,9 +29,20 @@ from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_st
 
 ObsBuffers = Mapping[str, np.ndarray]
 """Arrays by key to which an observation is written, ``[*shape]`` each."""
-Outcome = tuple[float, bool, bool]
-"""Reward, terminated, truncated."""
 CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - (x < 0)), "tanh": math.tanh}
+
+
+class Outcome(NamedTuple):
+    """What a reset or a step returns, next to the observation."""
+
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode has ended."""
+        return self.terminated or self.truncated
 
 
 def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
@@ -125,7 +136,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._write_obs(obs, True, rows)
         except BaseException as error:
             raise self._with_location(error) from error
-        return 0.0, False, False
+        return Outcome()
 
     def step_into(self, action: np.ndarray, rows: ObsBuffers) -> Outcome:
         """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info is not passed on."""
@@ -139,7 +150,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._write_obs(obs, False, rows)
         except BaseException as error:
             raise self._with_location(error) from error
-        return self._clip(reward) if self._clip else reward, terminated, truncated
+        return Outcome(self._clip(reward) if self._clip else reward, terminated, truncated)
 
     def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
         """Raise ChangedError if the environment has action masks or actions that it did not have when it was made."""

@@ -25,6 +25,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
+from reverie.envs.flat_env import Outcome
 from reverie.envs.make import close_quietly
 from reverie.envs.slot import CLOSE_SECONDS, EnvFailure, Maker, Slot, preserve_torch_rng
 
@@ -90,7 +91,7 @@ class PipeEnd:
             message: tuple[int, str, Any] = pickle.loads(data)
             return message
         step = STEP.unpack(data)
-        return step[1], "step", step[2:]
+        return step[1], "step", Outcome(*step[2:])
 
     def ready(self, seconds: float) -> bool:
         """Return whether a message, or the end of the pipe, arrives within ``seconds``."""
