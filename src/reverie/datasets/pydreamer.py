@@ -69,7 +69,7 @@ class PyDreamerReader(Reader):
     @cached_property
     def _one_hot(self) -> bool:
         every = (_load_npz_arrays(path, "action", "reset") for path in self.paths)
-        answers = (_is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
+        answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
         telling = list(itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES))
         return bool(telling) and all(telling)
 
@@ -243,7 +243,7 @@ def _is_next_piece(before: Path | None, path: Path) -> bool:
     return bool(a and b and a[1] == b[1] and a[2] == b[2] and int(b[3]) == int(a[3]) + 1)
 
 
-def _is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
+def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are resets, without an action."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
