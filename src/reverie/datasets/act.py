@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.arrow import decode_images
+from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading

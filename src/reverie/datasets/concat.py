@@ -129,6 +129,9 @@ class ConcatReader(Reader):
         texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
         for title, values in texts.items():
             self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
+        if unnamed_tasks := [reader.path.name for reader in self.readers if not reader.tasks()]:
+            named = any(reader.tasks() for reader in self.readers)
+            self.add_remark(f"{unnamed_tasks[0]} does not name its tasks, as others do", len(unnamed_tasks) * named)
         tasks = "; ".join(sorted({task for reader in self.readers for task in reader.tasks()}))
         text = {title: value for title, value in first.text.items() if len(texts.get(title, ())) < 2}
         declared_spaces = [info.declared_action_space for info in infos]

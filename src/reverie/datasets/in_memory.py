@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, short_repr
-from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.hdf5 import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.npz import ArraysReader
 from reverie.datasets.reader import Reader, ReadOptions
-from reverie.datasets.source import reading
+from reverie.datasets.source import import_pyarrow, reading
 from reverie.datasets.table import TableReader
 
 OBJECT = "object:"

@@ -34,6 +34,7 @@ GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_pro
 """Arrays of PyDreamer that are not observations."""
 ONE_HOT_PROBE_FILES = 8
 """Number of files with actions that are examined to distinguish one-hot from continuous actions."""
+LOST_METADATA = "observations and actions are read as PyDreamer's, without their declared names and spaces"
 EMPTY = "a file without rows is skipped"
 FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
@@ -52,7 +53,10 @@ class PyDreamerReader(Reader):
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
         paths = [source.path for source in sources]
-        return [(OwnPyDreamerReader if _is_own(paths) else cls)(path, options, paths)]
+        reader = (OwnPyDreamerReader if _is_own(paths) else cls)(path, options, paths)
+        lost = {name for name in (SPEC, ABOUT) for p in paths if not (p.parent / name).is_file()}
+        reader.add_remark(f"{min(lost, default='')} is missing next to the files: {LOST_METADATA}", int(len(lost) == 1))
+        return [reader]
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,26 +20,15 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_from_json
-from reverie.datasets.arrow import (
-    TableChunk,
-    TableColumn,
-    add_nested,
-    add_partitions,
-    declared_axes,
-    import_pyarrow,
-    is_list,
-    join_columns,
-    nested_names,
-    open_table,
-    table_pieces,
-    to_tensors,
-)
+from reverie.datasets.arrow import TableChunk, TableColumn, add_partitions, join_columns, open_table, table_pieces
+from reverie.datasets.arrow_values import declared_axes, is_list, to_tensors
 from reverie.datasets.imitation import NO_TRUNCATIONS
+from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
-from reverie.datasets.source import TEXT_SUFFIXES, Source, natural_sort_key, without_text
+from reverie.datasets.source import TEXT_SUFFIXES, Source, import_pyarrow, natural_sort_key, without_text
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -294,7 +284,12 @@ class TableReader(TransitionsReader):
 
     @property
     def marks_truncations(self) -> bool:
-        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file."""
+        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file.
+
+        Files whose names count them, such as ``train-00000-of-00002``, are one table.
+        """
+        if all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths):
+            return True
         return any(_head(role) in ("truncated", "end", "next_obs") for role in self.roles)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
@@ -354,6 +349,12 @@ class TableReader(TransitionsReader):
 
     # ------------------------------------------------------------------ all
 
+    def note_unread(self) -> None:
+        """Add a remark on the columns that have no role."""
+        used = {name for names in self.roles.values() for name in _names(names)}
+        if unused := [name for name in nested_names(self.schema) if name not in used]:
+            self.add_remark(f"left out: {', '.join(unused)}")
+
     def info(self) -> DatasetInfo:
         # Declared spaces apply to the columns that the table itself names.
         keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
@@ -362,9 +363,7 @@ class TableReader(TransitionsReader):
         names = {} if self.options.columns else self._schema_entry(SCHEMA_NAMES_KEY)
         vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
         declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
-        used = {name for names in self.roles.values() for name in _names(names)}
-        if unused := [name for name in nested_names(self.schema) if name not in used]:
-            self.add_remark(f"left out: {', '.join(unused)}")
+        self.note_unread()
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 

@@ -29,12 +29,11 @@ from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import columns_in
 from reverie.datasets import pydreamer_minigrid as minigrid
-from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
 from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
-from reverie.datasets.source import import_optional
+from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_NAMES_KEY, SCHEMA_OBS_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
