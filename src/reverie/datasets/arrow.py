@@ -190,6 +190,15 @@ class TableColumn:
             yield self._array(piece).slice(start - int(self.edges[piece]), end - start)
             start = end
 
+    def times(self) -> np.ndarray:
+        """Return times or numbers as numbers ``[n]``; empty if the column has neither, or lacks some."""
+        array = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
+        types = self.arrow.types
+        if types.is_temporal(array.type):
+            array = array.cast(self.arrow.int64(), safe=False) if types.is_timestamp(array.type) else array[:0]
+        is_number = types.is_integer(array.type) or types.is_floating(array.type)
+        return array.to_numpy() if is_number and not array.null_count else np.empty(0)
+
     def category_codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
         parts = list(self._slices(0, int(self.edges[-1])))
