@@ -32,6 +32,7 @@ class ConcatReader(Reader):
         super().__init__(path, options)
         self.readers = readers
         counts = Counter(reader.format for reader in readers)
+        self._has_propensity: bool | None = None  # unknown
         tasks = {task for reader in readers for task in reader.tasks()}
         for reader in readers if len(tasks) > 1 else ():
             reader.assume_tasks(tasks)
@@ -68,20 +69,11 @@ class ConcatReader(Reader):
         return self._all("as_recorded")
 
     def _all(self, name: str) -> Iterator[Rows]:
-        has_propensity = self._has_propensity
+        has_propensity = self.info().has_propensity if self._has_propensity is None else self._has_propensity
         for reader in self.readers:
             for part in getattr(reader, name)():
                 yield part if has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
-
-    @functools.cached_property
-    def _has_propensity(self) -> bool:
-        """Whether all parts have propensities."""
-        present = [reader.info().has_propensity for reader in self.readers]
-        self.add_remark(
-            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
-        )
-        return all(present)
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -126,6 +118,11 @@ class ConcatReader(Reader):
                 int(len(missing) < len(infos)),
             )
         element_names = self._common_names(infos)
+        present = [info.has_propensity for info in infos]
+        self._has_propensity = all(present)
+        self.add_remark(
+            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
+        )
         texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
         for title, values in texts.items():
             self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
@@ -139,7 +136,7 @@ class ConcatReader(Reader):
         return dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
-            has_propensity=self._has_propensity,
+            has_propensity=all(present),
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),

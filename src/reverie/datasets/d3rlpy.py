@@ -26,7 +26,7 @@ from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, without_axis
 
 NUM_EPISODES = "num_episodes"
-COUNTERS = ("version", "total_step", "columns")
+COUNTERS = ("version", "columns")
 
 
 class D3rlpyReader(EpisodeArraysReader):
