@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,8 @@ class ConcatReader(Reader):
         self.readers = readers
         counts = Counter(reader.format for reader in readers)
         self._has_propensity: bool | None = None  # unknown
-        tasks = {task for reader in readers for task in reader.tasks()}
-        for reader in readers if len(tasks) > 1 else ():
-            reader.assume_tasks(tasks)
+        if len(tasks := self.tasks()) > 1:
+            self.assume_tasks(tasks)
         self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
 
     def supports_option(self, option: str) -> bool:
@@ -44,6 +43,13 @@ class ConcatReader(Reader):
     def assume(self, observation: Space, spec: ObsSpec) -> None:
         for reader in self.readers:
             reader.assume(observation, spec)
+
+    def tasks(self) -> set[str]:
+        return {task for reader in self.readers for task in reader.tasks()}
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:
+        for reader in self.readers:
+            reader.assume_tasks(tasks)
 
     def env_id(self) -> str:
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")
@@ -123,14 +129,6 @@ class ConcatReader(Reader):
         self.add_remark(
             f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
         )
-        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
-        for title, values in texts.items():
-            self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
-        if unnamed_tasks := [reader.path.name for reader in self.readers if not reader.tasks()]:
-            named = any(reader.tasks() for reader in self.readers)
-            self.add_remark(f"{unnamed_tasks[0]} does not name its tasks, as others do", len(unnamed_tasks) * named)
-        tasks = "; ".join(sorted({task for reader in self.readers for task in reader.tasks()}))
-        text = {title: value for title, value in first.text.items() if len(texts.get(title, ())) < 2}
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
@@ -141,9 +139,20 @@ class ConcatReader(Reader):
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
             element_names=element_names,
-            text=text | ({"tasks": tasks} if tasks else {}),
+            text=self._common_text(infos, first.text),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )
+
+    def _common_text(self, infos: Sequence[DatasetInfo], text: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts of the first part, ``text``, with all tasks, and without what differs, which is named."""
+        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
+        for title, values in texts.items():
+            self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
+        tasks = "; ".join(sorted(self.tasks()))
+        if unnamed := [reader.path.name for reader in self.readers if tasks and not reader.tasks()]:
+            self.add_remark(f"{unnamed[0]} does not name its tasks, as others do", len(unnamed))
+        common = {title: value for title, value in text.items() if len(texts.get(title, ())) < 2}
+        return common | ({"tasks": tasks} if tasks else {})
 
     def _common_names(self, infos: Sequence[DatasetInfo]) -> dict[str, tuple[str, ...]]:
         """Return the names of elements, without those that differ, with a remark; DataError if their order differs."""
