@@ -201,3 +201,13 @@ def test_the_page_of_an_agent_of_recorded_data_is_true_of_it(tmp_path, monkeypat
     capsys.readouterr()
     assert main(["list", "agent"]) == 0
     assert "bc on log.npz" in capsys.readouterr().out
+
+
+def test_the_page_of_an_agent_of_data_in_memory_asks_for_data(tmp_path):
+    arrays = {"observations": np.zeros((20, 1)), "actions": np.ones((20, 1)), "rewards": np.ones(20)}
+    data = arrays | {"terminals": np.arange(20) % 5 == 4}
+    reverie.train("bc", data=data, updates=1, run=tmp_path / "run", tensorboard=False, **{"data.estimate_updates": 0})
+    reverie.push(tmp_path / "run", str(tmp_path / "agent"))
+    page = (tmp_path / "agent/README.md").read_text()
+    assert "# bc on data in memory" in page
+    assert "--config agent/config.yaml --data DATA --run" in page

@@ -368,9 +368,11 @@ def test_settings_of_a_run_are_kept_by_copies_of_its_rows_and_said_to_be_lost_by
         assert "settings" not in str(copied(run, copy, to))
         assert (about(copy).env, about(copy).env_settings) == (id, env)
         assert dataset_env_config(about(copy)) == dataset_env_config(about(run))
-    said = "the copy does not name the environment's settings while recording: env.clip_reward = sign, env.action_re"
+    lacks = f"names {id}, but not its settings" if id else "does not name the environment's settings"
+    said = f"the copy {lacks} while recording: env.clip_reward = sign, env.action_re"
     for to in ("parquet", *(() if id else ("d4rl", "minari"))):
         assert any(line.startswith(said) for line in copied(store, tmp_path / f"{to}-copy", to)), to
+        assert about(tmp_path / f"{to}-copy").env == id
 
 
 @pytest.mark.parametrize(("env", "why"), [("Nowhere-v0", "Nowhere"), ("CartPole-v1", "categorical of 2 classes")])

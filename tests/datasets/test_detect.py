@@ -206,11 +206,12 @@ def test_what_is_no_data_is_refused(data):
     ("name", "said"),
     [
         ("log.jsonl", r"it is JSON lines\. Convert it.*read_json\(\"log\.jsonl\"\), \"log\.parquet\""),
+        ("log.bin", r"it is an SQLite database\. Convert it"),
         ("log.sqlite", r"it is an SQLite database\. Convert it.*sqlite3\.connect\(\"log\.sqlite\"\)"),
     ],
 )
 def test_files_that_another_library_converts(tmp_path, name, said):
-    (tmp_path / name).write_bytes(b'{"o": 1}\n')
+    (tmp_path / name).write_bytes(b"SQLite format 3\0" if name == "log.bin" else b'{"o": 1}\n')
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(DataError, match=said):
             open_reader(str(path))

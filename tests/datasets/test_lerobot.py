@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -187,6 +188,7 @@ def test_a_copy_has_the_same_rows_and_tasks(tmp_path):
     """Images are stored without loss, and LeRobot finds the tasks by their text."""
     with open_reader(lerobot(tmp_path / "d", 2, LIVED[::2])) as reader:
         assert FINAL_FRAMES in write_dataset(reader, str(tmp_path / "copy"), "lerobot").remarks
+        assert not any("the copy does not have the robot" in line for line in reader.remarks())
         rows = joined(reader.parts())
         with open_reader(tmp_path / "copy") as copy:
             assert_same(joined(copy.parts()), rows)
@@ -299,13 +301,17 @@ def test_single_tasks_that_are_joined_are_observed(tmp_path):
     reader = open_reader([str(folder) for folder in folders])
     assert set(joined(reader.parts())["obs/task"]) == {"lift", "put"}
     assert reader.info().text["tasks"] == "lift; put"
-    with open_reader(reader_copy(reader, tmp_path / "copy")) as copy:
+    write_dataset(reader, str(tmp_path / "copy"), "lerobot")
+    with open_reader(tmp_path / "copy") as copy:
         assert set(joined(copy.parts())["obs/task"]) == {"lift", "put"}
-
-
-def reader_copy(reader, path):
-    write_dataset(reader, str(path), "lerobot")
-    return path
+    (tmp_path / "both").mkdir()
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / "both" / folder.name)
+    shutil.copytree(folders[0], third := tmp_path / "third")
+    (third / "meta/tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": "push"}) + "\n")
+    nested = open_reader([str(tmp_path / "both"), str(third)])
+    nested.info()
+    assert set(joined(nested.parts())["obs/task"]) == {"lift", "put", "push"}
 
 
 def test_tasks_without_names_are_named(tmp_path):

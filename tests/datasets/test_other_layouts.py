@@ -1,18 +1,21 @@
-"""Files of other libraries: OGBench, imitation, Stable-Baselines 2, robomimic, Open Bandit."""
+"""Files of other libraries: OGBench, imitation, Stable-Baselines 2, robots' episodes, Open Bandit, Dreamer."""
 
+import io
 import json
+import os
 from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
+from PIL import Image
 
 from d4rl_files import cat, columns
-from formats import save_table
+from formats import FORMATS, save_table, write_act, write_zarr
 from recordings import LIVED, check, expected, joined
-from reverie.core.errors import DataError
-from reverie.datasets import imitation
+from reverie.core.errors import DataError, RunError
+from reverie.datasets import act, imitation, transitions
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.in_memory import data_path, open_in_memory
@@ -209,3 +212,90 @@ def test_open_bandit(tmp_path):
         assert info.action == spaces.Discrete(3)
         assert info.observation["position"] == spaces.Discrete(3, start=1)
         assert validate(reader).is_valid
+
+
+COPIES = {"act": "qpos", "diffusion policy": "state"}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_robot_data_without_rewards_and_ends(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
+    monkeypatch.setattr(transitions, "PART_BYTES", 1)
+    FORMATS[name].write(tmp_path)
+    with open_reader(str(tmp_path)) as reader:
+        rows = expected(CUT, last_seen=False)
+        rows[f"obs/{COPIES[name]}"] = rows.pop("obs")
+        check(reader, rows | {"reward": np.zeros(len(rows["reward"]))})
+        assert not reader.info().has_rewards
+        assert act.UNMARKED in reader.remarks()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_cameras_of_act(tmp_path, compressed):
+    """Compressed ones are filled with zeros to the same length."""
+    frames = np.random.default_rng(0).integers(0, 255, (5, 8, 10, 3)).astype(np.uint8)
+    stored = frames
+    if compressed:
+        files = [io.BytesIO() for _ in frames]
+        for frame, file in zip(frames, files, strict=True):
+            Image.fromarray(frame).save(file, "PNG")
+        longest = max(len(file.getvalue()) for file in files) + 3
+        stored = np.stack([np.frombuffer(file.getvalue().ljust(longest, b"\0"), np.uint8) for file in files])
+    write_act(tmp_path, **{"observations/images/top": stored, "rewards": np.ones(5), "compress_len": np.zeros(5)})
+    with open_reader(str(tmp_path)) as reader:
+        rows = joined(reader.parts())
+        last = np.flatnonzero(rows["is_last"])[2]  # of an episode of five steps
+        np.testing.assert_array_equal(rows["obs/images/top"][last - 4 : last + 1], frames)
+        assert "left out: compress_len" in reader.remarks()
+        assert reader.info().has_rewards
+    with h5py.File(tmp_path / "episode_3.hdf5", "a") as file:
+        del file["observations/qpos"]
+    with pytest.raises(
+        DataError, match=r"episode_3\.hdf5 has .*, but .*episode_1\.hdf5 has .*: expected the same arrays"
+    ):
+        open_reader(str(tmp_path))
+
+
+def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path, monkeypatch):
+    """Zarr would unpickle, read zeros, or read any file."""
+    for name, change, error, said in [
+        (
+            "a",
+            lambda f: _set(f, filters=[{"id": "pickle", "protocol": 5}]),
+            DataError,
+            "is encoded by pickle: expected",
+        ),
+        ("b", lambda f: (f / "1.0").unlink(), DataError, "1 of 5 chunks are missing"),
+        ("c", lambda f: (f / "1.0").unlink() or (f / "1.0").symlink_to("/etc/passwd"), DataError, "is a link"),
+        ("d", lambda f: (f / "1.0").unlink() or os.mkfifo(f / "1.0"), RunError, "is not a regular file"),
+        ("e", lambda f: _set(f, shape=[10**12, 2], chunks=[10**12, 2]), RunError, r"expands to [\d,]+"),
+        ("f", lambda f: (f / "1.0").write_bytes(b"no chunk"), DataError, "f: data/state cannot be read"),
+    ]:
+        (tmp_path / name).mkdir()
+        write_zarr(tmp_path / name)
+        change(tmp_path / name / "data/state")
+        with pytest.raises(error, match=said):
+            list(open_reader(str(tmp_path / name)).parts())
+
+
+def _set(folder, **changes):
+    file = folder / ".zarray"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_dreamer_replays_with_one_hot_actions_and_latents(tmp_path):
+    """As DreamerV3 stores them: the row of the last observation has no action."""
+    choices = np.eye(3, dtype=np.float32)[[0, 2, 1, 0, 1, 0]]
+    ends = np.array([False, False, True] * 2)
+    choices[ends] = 0
+    arrays = {"image": np.arange(6 * 4 * 4 * 3, dtype=np.uint8).reshape(6, 4, 4, 3), "action": choices}
+    arrays |= {"is_first": np.roll(ends, 1), "is_last": ends, "is_terminal": ends & (np.arange(6) > 3)}
+    arrays |= {"reward": np.arange(6, dtype=np.float32), "dyn/deter": np.zeros((6, 8)), "log/x": np.zeros(6)}
+    with open_reader(saved(tmp_path / "20260101T0-a-0-6.npz", **arrays)) as reader:
+        rows = joined(reader.parts())
+        assert rows["action"].tolist() == [0, 2, 0, 0, 1, 0]
+        assert rows["reward"].tolist() == [0, 1, 2, 0, 4, 5]
+        assert rows["is_terminal"].tolist() == [False] * 5 + [True]
+        assert reader.info().action == spaces.Discrete(3)
+        assert list(reader.info().observation.spaces) == ["image"]
+        assert reader.remarks() == ["left out: dyn/deter, log/x"]

@@ -68,3 +68,12 @@ def test_files_that_cannot_be(tmp_path, change, said):
     save(tmp_path / "npz", "ep000000_000004-r1-0014", values)
     with pytest.raises(DataError, match=said):
         open_reader(str(tmp_path / "npz")).info()
+
+
+@pytest.mark.parametrize("name", ["spec.json", "about.json"])
+def test_files_whose_metadata_are_incomplete_say_so(tmp_path, name):
+    folder = save(tmp_path / "d", "ep000001_000000-r0-0001", arrays(LIVED[:1]))
+    assert open_reader(str(folder)).remarks() == []
+    (folder / name).write_text("{}")
+    lost = {"spec.json": "about.json", "about.json": "spec.json"}[name]
+    assert any(line.startswith(f"{lost} is missing next to the files") for line in open_reader(str(folder)).remarks())

@@ -445,6 +445,16 @@ def test_declared_shapes_of_tensors_are_used(tmp_path, kind, suffix):
     assert reader.info().observation == spaces.Box(0, 255, (8, 10, 3), np.uint8)
 
 
+@pytest.mark.parametrize("kind", ["s", "f"])
+def test_times_that_go_back_within_an_episode_are_named(kind):
+    times = [0, 30, 10, 20, 0, 1, 2, 3]
+    column = pa.array(times, pa.timestamp("s")) if kind == "s" else pa.array(np.float64(times))
+    table = {"o": np.arange(8.0), "a": [0, 1] * 4, "r": [1.0] * 8, "user": list("aaaabbbb"), "timestamp": column}
+    reader = open_reader(pa.table(table), ReadOptions(columns=IDS))
+    reader.info()
+    assert any("'timestamp' does not grow" in line for line in reader.remarks())
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize("as_list", [False, True])
 def test_dotted_names_are_fields_of_structs(tmp_path, suffix, as_list):
@@ -463,6 +473,9 @@ def test_dotted_names_are_fields_of_structs(tmp_path, suffix, as_list):
     assert rows["obs"][~rows["is_last"]][:, 0].tolist() == ([0, 2] if as_list else [0, 1, 2])  # the last steps are lost
     assert reader.info()
     assert "left out: steps.other" in reader.remarks()
+    whole = {"obs": "steps.observation", "action": "steps.choice", "reward": "steps.r"}
+    with pytest.raises(DataError, match=r"steps.observation' is a struct with the fields state: expected one of them"):
+        open_reader(str(file), ReadOptions(columns=whole)).info()
     with pytest.raises(ConfigError, match=r"has no column 'steps.choise'. Did you mean 'steps.choice'"):
         open_reader(str(file), ReadOptions(columns=roles | {"action": "steps.choise"}))
 
@@ -491,3 +504,11 @@ def test_images_are_read_by_their_paths(tmp_path, as_text):
             DataError, match=r"'o' has the path of an image, .*\.png, which is not in .*Copy the images th"
         ):
             opened([*names[:2], wrong])
+
+
+def test_files_that_are_counted_in_their_names_are_one_table(tmp_path):
+    """An episode continues in the next one, although no column tells so."""
+    steps = {"o": [0.0, 1.0, 2.0, 3.0], "a": [0, 1, 0, 1], "r": [1.0] * 4, "user": ["x"] * 4}
+    reader = open_reader(str(save(tmp_path / "d", steps, pieces=2)), ReadOptions(columns=IDS))
+    assert joined(reader.parts())["is_first"].sum() == 1
+    assert not any("has the id" in line for line in reader.remarks())

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import google_crc32c
 import h5py
+import numcodecs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import zarr
 from PIL import Image
 
 from d4rl_files import cat, columns
@@ -304,6 +306,62 @@ def in_minari(path, storage="hdf5"):
     return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
 
 
+def dreamer_arrays(lived, before=False):
+    """Rows as Dreamer's replay has them; ``before``: each with the action before it, as DreamerV2's."""
+    rows = expected(lived)
+    arrays = {name: np.array(rows[name]) for name in ("is_first", "is_last", "is_terminal")}
+    action = np.float32(rows["action"])
+    arrays |= {
+        "vec": np.float32(rows["obs"]),
+        "reward": np.float32(rows["reward"]),
+        "stepid": np.zeros((len(action), 20)),
+    }
+    return arrays | {"action": np.roll(action, 1, axis=0) if before else action}
+
+
+def as_chunks(path):
+    """Two streams of DreamerV3: one of three chunks, whose second begins within an episode, and one of one chunk."""
+    first, last = dreamer_arrays(LIVED[:3]), dreamer_arrays(LIVED[3:])
+    edges, ids = (0, 5, 8, 12), ("z", "b", "a", "0")
+    for (start, stop), (one, successor) in zip(itertools.pairwise(edges), itertools.pairwise(ids), strict=True):
+        values = {name: value[start:stop] for name, value in first.items()}
+        save_npz(path / "replay", f"20260101T000000F0-{one}-{successor}-{stop - start}", values)
+    save_npz(path / "replay", f"20260101T000001F0-c-0-{len(last['reward'])}", last)
+    return path / "replay"
+
+
+def as_episodes(path):
+    for e in LIVED:
+        save_npz(path / "episodes", f"2026010{e.number}T0-id{e.number}-{e.steps}", dreamer_arrays([e], before=True))
+    return path / "episodes"
+
+
+def _zarr(folder, lived=LIVED, **more):
+    """As diffusion policy's ReplayBuffer, with room for more steps."""
+    group = zarr.open_group(folder, mode="a", zarr_format=2)
+    steps = columns(lived)
+    arrays = {"data/state": steps["observations"], "data/action": steps["actions"]} | more
+    arrays["meta/episode_ends"] = np.cumsum([e.steps for e in lived])
+    for name, values in arrays.items():
+        room = len(values) + 3 * name.startswith("data")
+        compressors = numcodecs.Blosc("lz4") if name.startswith("data") else None
+        shape, chunks = (room, *values.shape[1:]), (4, *values.shape[1:])
+        array = group.create_array(name, shape=shape, chunks=chunks, dtype=values.dtype, compressors=compressors)
+        array[:] = np.concatenate([values, np.full((room - len(values), *values.shape[1:]), 77, values.dtype)])
+    return folder
+
+
+def _act(folder, lived=LIVED, **more):
+    """As ACT records them: a file for each episode."""
+    for e in lived:
+        arrays = {"observations/qpos": e.observations[:-1], "action": e.actions}
+        _hdf5(f"episode_{e.number}.hdf5", arrays | {name: values[: e.steps] for name, values in more.items()})(folder)
+    return folder
+
+
+write_act, write_zarr = _act, _zarr
+
+
 def one_by_one(path):
     for episode in LIVED:
         save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", pydreamer_arrays([episode]))
@@ -379,6 +437,11 @@ FORMATS = {
     "ogbench": Format(_npz("ogbench", "observations", "actions", "terminals")),
     "stable-baselines": Format(_npz("sb2", "obs", "actions", "episode_starts")),
     "imitation": Format(_npz("imitation", "obs", "acts", "terminal", "indices")),
+    "act": Format(_act),
+    "diffusion policy": Format(_zarr),
+    "dreamer": Format(_npz("20260101T000000F0-a-0-1", "action", "reward", "is_first", "is_last", "is_terminal", "vec")),
+    "dreamer, chunks": Format(as_chunks, "Dreamer npz"),
+    "dreamer, episodes": Format(as_episodes, "Dreamer npz"),
     "pydreamer": Format(_npz("pydreamer", *_EPISODE_ARRAYS)),
     "pydreamer, files": Format(one_by_one, "PyDreamer npz"),
     "own pydreamer": Format(_all(

@@ -195,8 +195,10 @@ class SB3Archive:
             )
         space: Any = self.data.get("observation_space") or {}
         image = self.space("observation", "Box")
-        shapes = [str(image["_shape"])] if image.get("dtype") == "uint8" and len(image.get("_shape", ())) == 3 else []
-        shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+, \d+\)), uint8\)", str(space.get("spaces")))
+        shapes = (
+            [str(image["_shape"])] if image.get("dtype") == "uint8" and len(image.get("_shape", ())) in (2, 3) else []
+        )
+        shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+(?:, \d+)?\)), uint8\)", str(space.get("spaces")))
         if shapes:
             raise ConfigError(
                 f"observation_space has uint8 images of shape {shapes[0]}, which MlpPolicy flattens; reverie's "

@@ -30,6 +30,7 @@ from reverie.core.documents import read_yaml
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.core.version import version
+from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.experiment.config import NO_ENV
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
@@ -193,9 +194,9 @@ def _agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> 
         score = run_state["best"] if run_state["best_step"] == step else None
     if is_final_result_of_step(folder.evaluation, step):
         score = (read_final_result(folder.evaluation) or {})["score"]["mean"]
-    data = _without_folders(saved.experiment.get("data", {}).get("path", ""))
+    data = ", ".join(_without_folders(split_paths(saved.experiment.get("data", {}).get("path", ""))))
     origin = {"env": saved.env} if saved.env != NO_ENV else {}
-    origin |= {"data": data if isinstance(data, str) else ", ".join(data)} if data else {}
+    origin |= {"data": "data in memory" if OBJECT in data else data} if data else {}
     metadata = {"algorithm": saved.algorithm, **origin, "step": str(step), "reverie": version()}
     return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
@@ -296,8 +297,9 @@ def _title(metadata: Mapping[str, str]) -> str:
 
 def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
     env = "" if "env" in metadata else " --env ENV"
-    data = saved.experiment.get("data", {}).get("path")
-    own_data = f" --data {metadata['data'].replace(', ', ' ')}" if data and data != _without_folders(data) else ""
+    paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
+    names = ["DATA" if path.startswith(OBJECT) else path for path in _without_folders(paths)]
+    own_data = f" --data {' '.join(names)}" if names != paths else ""
     notes = "".join(
         f"\n{key} = {value} was passed from Python: pass it again."
         for key, value in _without_folders(saved.custom).items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ class ConcatReader(Reader):
         super().__init__(path, options)
         self.readers = readers
         counts = Counter(reader.format for reader in readers)
-        tasks = {task for reader in readers for task in reader.tasks()}
-        for reader in readers if len(tasks) > 1 else ():
-            reader.assume_tasks(tasks)
+        self._has_propensity: bool | None = None  # unknown
+        if len(tasks := self.tasks()) > 1:
+            self.assume_tasks(tasks)
         self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
 
     def supports_option(self, option: str) -> bool:
@@ -43,6 +43,13 @@ class ConcatReader(Reader):
     def assume(self, observation: Space, spec: ObsSpec) -> None:
         for reader in self.readers:
             reader.assume(observation, spec)
+
+    def tasks(self) -> set[str]:
+        return {task for reader in self.readers for task in reader.tasks()}
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:
+        for reader in self.readers:
+            reader.assume_tasks(tasks)
 
     def env_id(self) -> str:
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")
@@ -68,20 +75,11 @@ class ConcatReader(Reader):
         return self._all("as_recorded")
 
     def _all(self, name: str) -> Iterator[Rows]:
-        has_propensity = self._has_propensity
+        has_propensity = self.info().has_propensity if self._has_propensity is None else self._has_propensity
         for reader in self.readers:
             for part in getattr(reader, name)():
                 yield part if has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
-
-    @functools.cached_property
-    def _has_propensity(self) -> bool:
-        """Whether all parts have propensities."""
-        present = [reader.info().has_propensity for reader in self.readers]
-        self.add_remark(
-            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
-        )
-        return all(present)
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -126,24 +124,35 @@ class ConcatReader(Reader):
                 int(len(missing) < len(infos)),
             )
         element_names = self._common_names(infos)
-        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
-        for title, values in texts.items():
-            self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
-        tasks = "; ".join(sorted({task for reader in self.readers for task in reader.tasks()}))
-        text = {title: value for title, value in first.text.items() if len(texts.get(title, ())) < 2}
+        present = [info.has_propensity for info in infos]
+        self._has_propensity = all(present)
+        self.add_remark(
+            f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
+        )
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
-            has_propensity=self._has_propensity,
+            has_propensity=all(present),
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
             element_names=element_names,
-            text=text | ({"tasks": tasks} if tasks else {}),
+            text=self._common_text(infos, first.text),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )
+
+    def _common_text(self, infos: Sequence[DatasetInfo], text: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts of the first part, ``text``, with all tasks, and without what differs, which is named."""
+        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
+        for title, values in texts.items():
+            self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
+        tasks = "; ".join(sorted(self.tasks()))
+        if unnamed := [reader.path.name for reader in self.readers if tasks and not reader.tasks()]:
+            self.add_remark(f"{unnamed[0]} does not name its tasks, as others do", len(unnamed))
+        common = {title: value for title, value in text.items() if len(texts.get(title, ())) < 2}
+        return common | ({"tasks": tasks} if tasks else {})
 
     def _common_names(self, infos: Sequence[DatasetInfo]) -> dict[str, tuple[str, ...]]:
         """Return the names of elements, without those that differ, with a remark; DataError if their order differs."""

@@ -29,7 +29,17 @@ from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
 from reverie.datasets.options import Subset
-from reverie.datasets.reader import PROPENSITY, SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
+from reverie.datasets.reader import (
+    FPS,
+    PROPENSITY,
+    ROBOT,
+    SEED,
+    TRUNCATED_COLUMN,
+    DatasetInfo,
+    Reader,
+    Space,
+    check_rewards,
+)
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, find_registered, spec_to_json
@@ -50,6 +60,8 @@ ROW_NAMES = frozenset({"obs", "action", "reward", *FLAGS, PROPENSITY, SEED, TRUN
 BOTH_FLAGS = frozenset({"minari", "d4rl", "parquet", "tianshou"})
 """Formats that store whether an episode that terminated is also truncated."""
 ONE_FLAG = "an episode is terminated and truncated at the same step: the copy says only that it terminated"
+TEXTS = frozenset({("lerobot", title) for title in (ROBOT, FPS, "tasks")})
+"""Formats and the texts of ``DatasetInfo`` that they store."""
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to the episodes, or pieces of episodes, to write."""
 
@@ -64,6 +76,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
     """
     to = output.check_target(target, to)
     path = output.target_path(target)
+    _note_texts(reader, reader.info(), to)
     has_rewards = reader.info().has_rewards or isinstance(choose, Relabeling)
     with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
@@ -139,9 +152,15 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
     settings = nondefault_settings(info)
     if not settings or (to == "minari" and info.env_spec):
         return
-    named = info.env and to in ("minari", "d4rl")
+    named = info.env and to in ("minari", *FILE_WRITERS)
     lacks = f"names {info.env}, but not its settings" if named else "does not name the environment's settings"
     reader.add_remark(f"the copy {lacks} while recording: {', '.join(settings)}")
+
+
+def _note_texts(reader: Reader, info: DatasetInfo, to: str) -> None:
+    """Add a remark on what describes a robot's data and has no place in the format ``to``."""
+    if lost := [title for title in (ROBOT, FPS, "tasks", "masks") if title in info.text and (to, title) not in TEXTS]:
+        reader.add_remark(f"the copy does not have the {', '.join(lost)}")
 
 
 def _to_minari(

@@ -13,6 +13,7 @@ Source: github.com/takuseno/d3rlpy, dataset/io.py and components.py.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, without_axis
 
 NUM_EPISODES = "num_episodes"
+COUNTERS = ("version", "columns")
 
 
 class D3rlpyReader(EpisodeArraysReader):
@@ -37,6 +39,9 @@ class D3rlpyReader(EpisodeArraysReader):
         super().__init__(path, options)
         with self.file:
             numbers = range(int(self.file.dataset(NUM_EPISODES)[()]))
+            stems = {re.sub(r"(_\d+)+$", "", name) for name in self.file.handle}
+            if unused := sorted(stems - {"observations", "actions", "rewards", "terminated", NUM_EPISODES, *COUNTERS}):
+                self.add_remark(f"left out: {', '.join(unused)}")
             self.set_steps({number: int(self.file.handle[f"rewards_{number}"].shape[0]) for number in numbers})
 
     def _obs(self) -> dict[str, LazyColumn]:

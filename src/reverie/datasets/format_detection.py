@@ -188,7 +188,10 @@ def _unknown_format(source: Source) -> DataError:
 def _conversion_advice(paths: Sequence[Path]) -> str:
     """Return how to convert the first of ``paths`` that is JSON lines or a database to a table; "" if none is."""
     for path in paths:
-        kind, command = CONVERSIONS.get(path.suffix.lower(), ("", ""))
+        is_file = path.is_file()
+        kind, command = CONVERSIONS.get(path.suffix.lower(), ("", "")) if is_file else ("", "")
+        if is_file and Source(path).head == b"SQLi":
+            kind, command = SQLITE
         if kind:
             copy = path.with_suffix(".parquet").name
             return f": it is {kind}. Convert it, and pass the copy: python -c '{command.format(path.name, copy)}'."

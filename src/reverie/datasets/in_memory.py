@@ -6,18 +6,17 @@ file contains only the string, so a resumed run needs the object again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, short_repr
-from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.hdf5 import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.npz import ArraysReader
 from reverie.datasets.reader import Reader, ReadOptions
-from reverie.datasets.source import reading
+from reverie.datasets.source import import_pyarrow, reading
 from reverie.datasets.table import TableReader
 
 OBJECT = "object:"
@@ -70,9 +69,11 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
     )
 
 
-def split_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
+def split_paths(path: str | Sequence[str]) -> tuple[str, ...]:
     """Return one path, or several, as a list; empty for ""."""
-    return path if isinstance(path, tuple) else (path,) if path else ()
+    if isinstance(path, str):
+        return (path,) if path else ()
+    return tuple(path)
 
 
 def open_in_memory(path: str, options: ReadOptions) -> Reader:

@@ -24,7 +24,8 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, group_episodes, pad_episode
 from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
-from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
+from reverie.datasets.arrow import read_table
+from reverie.datasets.arrow_values import arrow_to_numpy, decode_images
 from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.reader import (
@@ -38,7 +39,7 @@ from reverie.datasets.reader import (
     ReadOptions,
     Space,
 )
-from reverie.datasets.source import Source, open_hdf5, reading
+from reverie.datasets.source import Source, import_pyarrow, open_hdf5, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"

@@ -116,4 +116,5 @@ class OpenBanditReader(TableReader):
         if "obs.affinity" in self.roles:
             affinity = self.column("obs.affinity")
             leaves["affinity"] = infer_obs_space(affinity.shape[1:], affinity.dtype)
+        self.note_unread()
         return self.infer_info(observation=spaces.Dict(leaves))

@@ -34,6 +34,7 @@ GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_pro
 """Arrays of PyDreamer that are not observations."""
 ONE_HOT_PROBE_FILES = 8
 """Number of files with actions that are examined to distinguish one-hot from continuous actions."""
+LOST_METADATA = "observations and actions are read as PyDreamer's, without their declared names and spaces"
 EMPTY = "a file without rows is skipped"
 FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
@@ -52,7 +53,10 @@ class PyDreamerReader(Reader):
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
         paths = [source.path for source in sources]
-        return [(OwnPyDreamerReader if _is_own(paths) else cls)(path, options, paths)]
+        reader = (OwnPyDreamerReader if _is_own(paths) else cls)(path, options, paths)
+        lost = {name for name in (SPEC, ABOUT) for p in paths if not (p.parent / name).is_file()}
+        reader.add_remark(f"{min(lost, default='')} is missing next to the files: {LOST_METADATA}", int(len(lost) == 1))
+        return [reader]
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)
@@ -69,7 +73,7 @@ class PyDreamerReader(Reader):
     @cached_property
     def _one_hot(self) -> bool:
         every = (_load_npz_arrays(path, "action", "reset") for path in self.paths)
-        answers = (_is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
+        answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
         telling = list(itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES))
         return bool(telling) and all(telling)
 
@@ -243,7 +247,7 @@ def _is_next_piece(before: Path | None, path: Path) -> bool:
     return bool(a and b and a[1] == b[1] and a[2] == b[2] and int(b[3]) == int(a[3]) + 1)
 
 
-def _is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
+def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are resets, without an action."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False

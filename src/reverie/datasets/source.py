@@ -111,6 +111,13 @@ def import_optional(name: str, extra: str) -> Any:
         raise ConfigError(f"{package_name} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
+def import_pyarrow() -> Any:
+    """Return the package pyarrow; raise ConfigError if it is not installed."""
+    for name in ("pyarrow.ipc", "pyarrow.parquet"):
+        import_optional(name, "arrow")
+    return import_optional("pyarrow", "arrow")
+
+
 def open_hdf5(path: Path) -> h5py.File:
     """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one.
 

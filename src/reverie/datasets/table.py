@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,27 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.space_json import space_from_json
-from reverie.datasets.arrow import (
-    TableChunk,
-    TableColumn,
-    add_nested,
-    add_partitions,
-    declared_axes,
-    import_pyarrow,
-    is_list,
-    join_columns,
-    nested_names,
-    open_table,
-    table_pieces,
-    to_tensors,
-)
+from reverie.datasets.arrow import TableChunk, TableColumn, add_partitions, join_columns, open_table, table_pieces
+from reverie.datasets.arrow_values import declared_axes, is_list, to_tensors
+from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
+from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
-from reverie.datasets.source import TEXT_SUFFIXES, Source, natural_sort_key, without_text
+from reverie.datasets.source import TEXT_SUFFIXES, Source, import_pyarrow, natural_sort_key, without_text
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -56,19 +46,18 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
 """Common column names of each role, for suggestions in error messages."""
-SCHEMA_OBS_KEY = b"reverie.observation_space"
-SCHEMA_NAMES_KEY = b"reverie.element_names"
-"""Key in the same schema: the names of the elements of columns, see ``DatasetInfo``."""
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
-SCHEMA_ACTIONS_KEY = b"reverie.action_space"
-"""Keys in the same schema: the spaces, if they were declared."""
+SCHEMA_DECLARED_KEY = b"reverie.declared"
+"""Key in the same schema: the spaces, the environment and the names of elements, as far as they were declared."""
 NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
 STEP_NUMBERS = frozenset({"frame_index", "step", "step_id", "step_index", "step_number", "timestep", "time_step"})
 """Names of columns that seem to number the steps of an episode."""
+TIMES = frozenset({"timestamp", "time", "datetime"})
+"""Names of columns that seem to have the time of each step."""
 STEPS_OUT_OF_ORDER = (
     "'{}' does not grow from a step of an episode to the next one: sort the table by it within episodes"
 )
@@ -149,9 +138,17 @@ class TableReader(TransitionsReader):
         """Return an entry of the schema of a table written by reverie; empty for other tables."""
         return json.loads((self.schema.metadata or {}).get(key, b"{}"))
 
+    @cached_property
+    def declared(self) -> dict[str, Any]:
+        """Fields of ``DatasetInfo`` that a table written by reverie declares, of the columns that it names itself."""
+        return {} if self.options.columns else declared_fields(self._schema_entry(SCHEMA_DECLARED_KEY), self.path)
+
+    def env_id(self) -> str:
+        return str(self.declared.get("env", ""))
+
     def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
-        declared = not self.options.columns and self._schema_entry(SCHEMA_OBS_KEY)
+        declared = "observation" in self.declared
         limits = self.is_imitation or (not self.has_episode_rows and not end_roles)
         return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
@@ -238,11 +235,12 @@ class TableReader(TransitionsReader):
     def _check_step_numbers(self, end: np.ndarray) -> None:
         """Add a remark if a column that seems to number the steps of an episode is not in order. ``end``: bool [n]."""
         used = {name for names in self.roles.values() for name in _names(names)}
-        for name in STEP_NUMBERS.intersection(self.schema.names) - used:
-            if not import_pyarrow().types.is_integer(self.schema.field(name).type):
+        for name in sorted((STEP_NUMBERS | TIMES).intersection(self.schema.names) - used):
+            values = TableColumn(self.pieces, name, f"{self.path}: '{name}'").times()
+            steps = np.diff(values)[~end[:-1]] if len(values) else values  # within episodes
+            if name in TIMES:
+                self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps < 0).sum()))
                 continue
-            values = TableColumn(self.pieces, name, f"{self.path}: '{name}'").values.read(0, self.total)
-            steps = np.diff(values.astype(np.int64))[~end[:-1]]  # within episodes
             usual = np.unique(steps[steps > 0])[:1]
             self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps <= 0).sum()))
             self.add_remark(STEPS_MISSING.format(name), int((steps > usual).sum()) if len(usual) else 0)
@@ -294,7 +292,12 @@ class TableReader(TransitionsReader):
 
     @property
     def marks_truncations(self) -> bool:
-        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file."""
+        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file.
+
+        Files whose names count them, such as ``train-00000-of-00002``, are one table.
+        """
+        if all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths):
+            return True
         return any(_head(role) in ("truncated", "end", "next_obs") for role in self.roles)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
@@ -354,17 +357,17 @@ class TableReader(TransitionsReader):
 
     # ------------------------------------------------------------------ all
 
-    def info(self) -> DatasetInfo:
-        # Declared spaces apply to the columns that the table itself names.
-        keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
-        texts = {name: self._schema_entry(key) for name, key in keys.items()}
-        declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
-        names = {} if self.options.columns else self._schema_entry(SCHEMA_NAMES_KEY)
-        vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
-        declared["element_names"] = {column: tuple(elements) for column, elements in (names | vectors).items()}
+    def note_unread(self) -> None:
+        """Add a remark on the columns that have no role."""
         used = {name for names in self.roles.values() for name in _names(names)}
         if unused := [name for name in nested_names(self.schema) if name not in used]:
             self.add_remark(f"left out: {', '.join(unused)}")
+
+    def info(self) -> DatasetInfo:
+        declared = dict(self.declared)
+        vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
+        declared["element_names"] = declared.get("element_names", {}) | vectors
+        self.note_unread()
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 

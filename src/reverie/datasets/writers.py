@@ -29,13 +29,12 @@ from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import columns_in
 from reverie.datasets import pydreamer_minigrid as minigrid
-from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
 from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
-from reverie.datasets.source import import_optional
-from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_NAMES_KEY, SCHEMA_OBS_KEY
+from reverie.datasets.source import import_optional, import_pyarrow
+from reverie.datasets.table import SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
 
@@ -300,10 +299,8 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             check_distinct(named, "tables")
             table = arrow.table({column: to_arrow(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
-            declared = {} if info.has_measured_bounds else {SCHEMA_ACTIONS_KEY: space_to_json(info.action).encode()}
-            declared |= {} if info.inferred else {SCHEMA_OBS_KEY: space_to_json(info.observation, short=True).encode()}
-            declared |= {SCHEMA_NAMES_KEY: json.dumps(info.element_names).encode()} if info.element_names else {}
-            table = table.replace_schema_metadata({SCHEMA_COLUMNS_KEY: json.dumps(roles).encode(), **declared})
+            metadata = {SCHEMA_COLUMNS_KEY: roles, SCHEMA_DECLARED_KEY: declarations(info)}
+            table = table.replace_schema_metadata({key: json.dumps(value).encode() for key, value in metadata.items()})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
                 path = staged / f"data-{len(list(staged.iterdir())):05d}.parquet"

@@ -1,0 +1,138 @@
+"""Reads the Zarr folders of diffusion policy's ReplayBuffer, of Zarr format 2 or 3. No code from files runs.
+
+| in the folder | shape | what |
+|---|---|---|
+| `data/action` | `[n, A]` | actions |
+| `data/reward` or `data/rewards` | `[n]` | rewards; optional |
+| `data/KEY` | `[n, ...]` | the observation `KEY` before each action |
+| `meta/episode_ends` | `[episodes]` | the number of steps up to the end of each episode |
+
+Arrays can have more rows than the last end, which are not used. Final observations are not recorded. Source:
+github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.documents import read_json
+from reverie.core.errors import DataError
+from reverie.core.files import check_expanded, check_size
+from reverie.datasets.act import REWARDS, UNMARKED
+from reverie.datasets.reader import DatasetInfo, ReadOptions
+from reverie.datasets.source import Source, reading
+from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader
+
+ENDS, DATA = "meta/episode_ends", "data"
+METADATA = (".zarray", "zarr.json")
+CODECS = frozenset({
+    "blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "crc32c", "bytes", "transpose",
+})  # fmt: skip
+"""Codecs that are read. Others could run code, such as numcodecs' pickle."""
+
+
+class DiffusionPolicyReader(TransitionsReader):
+    """See the top of this file."""
+
+    format = "diffusion policy (Zarr)"
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return source.is_folder and any((source.path / ENDS / name).is_file() for name in METADATA)
+
+    def __init__(self, path: Path, options: ReadOptions | None = None) -> None:
+        super().__init__(path, options)
+        names = [part.name for part in sorted((path / DATA).iterdir()) if any((part / n).is_file() for n in METADATA)]
+        if "action" not in names:
+            raise DataError(f"{path}: data has {', '.join(names) or 'nothing'}: expected action and observations.")
+        with reading(path):
+            self.ends: np.ndarray = np.asarray(self._open(ENDS)[:], np.int64).reshape(-1)
+        self.arrays: dict[str, Any] = {name: self._open(f"{DATA}/{name}") for name in names}
+        self.total: int = int(self.ends[-1]) if len(self.ends) else 0
+        if not self.total or (np.diff(self.ends, prepend=0) < 0).any():
+            raise DataError(f"{path}: {ENDS} = {self.ends[:8].tolist()}: expected ascending numbers of steps, above 0.")
+        for name, array in self.arrays.items():
+            if not array.shape or array.shape[0] < self.total:
+                shape = list(array.shape)
+                raise DataError(f"{path}: data/{name} has shape {shape}, but the episodes have {self.total:,} steps.")
+
+    def _open(self, name: str) -> Any:
+        """Return an array that is complete, of numbers, and not expanded without limit."""
+        folder = self.path / name
+        stored = sum(_check_file(entry) for entry in _files_in(folder))
+        metadata = next(read_json(folder / file) for file in METADATA if (folder / file).is_file())
+        codecs = [metadata.get("compressor"), *(metadata.get("filters") or ()), *metadata.get("codecs", ())]
+        kinds = {str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.") for codec in codecs if codec}
+        if unknown := sorted(kinds - CODECS):
+            raise DataError(f"{folder} is encoded by {unknown[0]}: expected {', '.join(sorted(CODECS))}.")
+        import zarr  # takes a while, and every reader is imported to find the format
+
+        with reading(folder):
+            array = zarr.open_array(folder, mode="r")
+            missing = array.nchunks - array.nchunks_initialized
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
+        check_expanded(folder, stored, array.nbytes)
+        if missing:  # Zarr would read zeros
+            raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. Copy the folder again.")
+        return array
+
+    def _column(self, name: str) -> LazyColumn:
+        array = self.arrays[name]
+        size = max(1, array.chunks[0])
+
+        @lru_cache(1)
+        def chunk(number: int) -> np.ndarray:
+            with reading(f"{self.path}: {DATA}/{name}"):
+                return np.asarray(array[number * size : (number + 1) * size])
+
+        def read(start: int, stop: int) -> np.ndarray:
+            numbers = range(start // size, (stop - 1) // size + 1)
+            parts = [chunk(k)[max(0, start - k * size) : stop - k * size] for k in numbers]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return LazyColumn((self.total, *array.shape[1:]), array.dtype, read)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        end = np.zeros(self.total, bool)
+        end[self.ends[self.ends > 0] - 1] = True
+        self.add_remark(UNMARKED)
+        reward = next((name for name in REWARDS if name in self.arrays), None)
+        return Transitions(
+            obs={f"obs/{name}": self._column(name) for name in self.arrays if name not in ("action", *REWARDS)},
+            next_obs={},
+            action={"action": self._column("action")},
+            reward=self._column(reward) if reward else None,
+            end=end,
+            terminal=np.zeros_like(end),
+            reader=self,
+        )
+
+    def info(self) -> DatasetInfo:
+        return self.infer_info(text={"episodes": f"{len(self.ends):,}"})
+
+
+def _files_in(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all files below a folder; DataError for a link, which could lead anywhere."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise DataError(f"{entry.path} is a link: expected a file. Copy the data into the folder.")
+            if entry.is_dir():
+                yield from _files_in(Path(entry.path))
+            else:
+                yield entry
+
+
+def _check_file(entry: os.DirEntry[str]) -> int:
+    """Return the size of a regular file; RunError for pipes and devices, which may never end."""
+    if not entry.is_file():
+        check_size(Path(entry.path))
+    return entry.stat().st_size
