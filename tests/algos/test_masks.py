@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import reverie
 from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
 from masked_env import Masked
 from reverie.agent.recording import record
+from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write_dataset
@@ -25,6 +27,7 @@ from reverie.nn.network import Network
 from tiny_configs import FEW
 
 TWO = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 3), ("a", 2))})
+MIXED = ActionSpec(parts={**TWO.parts, "c": ActionPart(kind="continuous", size=2)})
 CHOSEN = {name: acts if acts is CHOICE else TWO for name, acts in CHOOSING.items()}
 choosing = pytest.mark.parametrize(
     "name", [name for name in CHOOSING if name not in ("qr_dqn_gru", "dqn_choices", "lewm_choices")]
@@ -93,6 +96,33 @@ def test_outputs_of_illegal_actions_have_no_effect(name: str, monkeypatch: pytes
     other, also = after_updates(learner(name), legal)
     assert [k for k in usual if not torch.equal(usual[k], other[k])] == []
     assert torch.equal(acted, also)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize(("name", "acts"), [("discrete_sac", TWO), ("sac", MIXED)])
+def test_the_target_entropy_of_a_row_is_that_of_its_legal_classes(name: str, acts: ActionSpec, scale: float) -> None:
+    """In the gradient of the temperature, E[alpha (H - target)], with rows behind an end left out."""
+    part = {MASK_KEY: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")}
+    config = algorithm_config(name)(target_entropy_scale=scale, batch_length=3, batch_size=4)
+    agent = config.merge({"networks.units": (8,)}).build(SPECS["vector"] | part, acts, seed=1)
+    agent.acts = acts
+    given, classes = batch(agent), [cut for _, cut in acts.categorical_slices()]
+    legal = torch.rand(4, 3, acts.width, generator=torch.Generator().manual_seed(0)) < 0.4
+    legal[..., [cut.start for cut in classes]] = True
+    legal[0] = torch.tensor([i in {cut.start for cut in classes} for i in range(acts.width)])  # a single class of each
+    given = replace(given, obs=given.obs | {MASK_KEY: legal})
+    given.is_last[:, -1], given.is_last[1, 1] = False, True
+    losses = agent.objective.actor_loss(given)
+    number = sum(part.size for part in acts.parts.values())
+    targets = [
+        scale * (0.98 * sum(math.log(int(legal[b, t, cut].sum())) for cut in classes) - number)
+        for b in range(4) for t in range(2) if not given.is_last[b, t]
+    ]  # fmt: skip
+    expected = (losses.metrics["train/entropy"] - sum(targets) / len(targets)).detach()
+    (slope,) = torch.autograd.grad(losses.terms["temperature"], agent.objective.log_temperature)
+    torch.testing.assert_close(slope, agent.objective.temperature * expected)
+    fixed = config.merge({"target_entropy": 0.3, "target_entropy_scale": 1.0}).build(SPECS["vector"] | part, acts)
+    assert fixed.objective.mean_target_entropy(given, torch.ones(4, 2)) == 0.3
 
 
 # ---------------------------------------------------------------- runs

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
+from reverie.algos.sac import CHOICE_ENTROPY, SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Obs
@@ -35,7 +35,10 @@ class DiscreteSACObjective(SACObjective):
         classes = num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
-        return cls(actor, critic, cfg, cfg.resolve_target_entropy(0.98 * sum(map(math.log, classes))))
+        entropy = CHOICE_ENTROPY * sum(map(math.log, classes))
+        objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy))
+        objective.choices = classes if cfg.target_entropy is None else ()
+        return objective
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         values: Tensor = self.critic(obs)  # [K, ..., A]
@@ -72,8 +75,8 @@ class DiscreteSACConfig(SACConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     target_entropy: Annotated[float | None, Finite()] = None
-    """Target entropy of the policy in nats, for learning the temperature. None: 0.98 ln A for A actions, as in the
-    author's code; with several choices, the sum over them."""
+    """Target entropy of the policy in nats, for learning the temperature. None: 0.98 ln A for A legal actions, as
+    in the author's code; with several choices, the sum over them."""
 
 
 DiscreteSACConfig.learner = DiscreteSAC

@@ -10,7 +10,7 @@ practical RL in video games", arXiv:1912.11077, 2019, here with one temperature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -22,7 +22,7 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
@@ -33,6 +33,7 @@ from reverie.nn.network import MemoryNetworkConfig, share_encoder, unshared_para
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target_network import TargetNetwork
+from reverie.objectives.categorical import missing_entropy
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import (
     Losses,
@@ -47,6 +48,11 @@ from reverie.objectives.td import (
 # ---------------------------------------------------------------------- losses
 
 
+CHOICE_ENTROPY = 0.98
+"""Target entropy of a choice, as a share of ln n for n legal classes: Christodoulou 2019, arXiv:1910.07207,
+hyperparameters in the appendix."""
+
+
 class SoftObjective(TDObjective):
     """Actor and temperature of SAC over any distribution of actions; subclasses define the loss of the critics.
 
@@ -58,6 +64,8 @@ class SoftObjective(TDObjective):
     cfg: SACConfig
     fixed_temperature: float | Tensor
     build_actor: ClassVar[Callable[..., nn.Module]] = TanhGaussianActor
+    choices: Sequence[int] = ()
+    """Numbers of classes of the choices whose legal classes change the target entropy; empty: none do."""
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
         """``target_entropy``: in nats; -A in the paper. The value in ``cfg``, which may be None, is not used."""
@@ -78,9 +86,23 @@ class SoftObjective(TDObjective):
         mask = transition_mask(batch.is_last)
         actor = -masked_mean(value + self.temperature * entropy, mask)
         entropy = masked_mean(entropy.detach(), mask)
-        temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
+        temperature = self.log_temperature.exp() * (entropy - self.mean_target_entropy(batch, mask))
         metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
         return Losses({"actor": actor, "temperature": temperature}, metrics)
+
+    def mean_target_entropy(self, batch: Batch, mask: Tensor) -> float | Tensor:
+        """Return the target entropy in nats, ``[]``; with masks of legal classes the mean over all rows in ``mask``.
+
+        A row's default is ``CHOICE_ENTROPY`` times the sum of ln n for n legal classes of each choice.
+        """
+        if not self.choices or MASK_KEY not in batch.obs:
+            return self.target_entropy
+        missing = missing_entropy(self.legal_classes(obs_before(batch.obs)[MASK_KEY]), self.choices)  # [B, T-1]
+        return self.target_entropy - CHOICE_ENTROPY * self.cfg.target_entropy_scale * masked_mean(missing, mask)
+
+    def legal_classes(self, mask: Tensor) -> Tensor:
+        """Return the part of masks ``[..., A]`` that belongs to classes; here all of it."""
+        return mask
 
     def soft_targets(self, batch: Batch, value: Tensor, entropy: Tensor) -> Tensor:
         """Return the targets for the values and the entropies of the next rows, ``[B, T - 1]`` each."""
@@ -178,8 +200,14 @@ class MixedSACObjective(SACObjective):
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
         actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
         critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
-        entropy = 0.98 * sum(map(math.log, num_classes_per_choice(action_spec))) - num_continuous(action_spec)
-        return cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
+        classes = num_classes_per_choice(action_spec)
+        entropy = CHOICE_ENTROPY * sum(map(math.log, classes)) - num_continuous(action_spec)
+        objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
+        objective.choices = classes if cfg.target_entropy is None else ()
+        return objective
+
+    def legal_classes(self, mask: Tensor) -> Tensor:
+        return self.layout.split(mask)[1]
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.split(action)
@@ -291,7 +319,7 @@ class SACConfig(CriticConfig):
     none. It may be a schedule if temperature_lr is 0."""
     target_entropy: Annotated[float | None, Finite()] = None
     """Target entropy of the policy in nats, for learning the temperature. None: -A for A continuous dimensions, plus
-    0.98 ln n for each choice among n classes."""
+    0.98 ln n for each choice among n legal classes."""
     target_entropy_scale: Annotated[float, Above(0)] = 1.0
     """Factor of the default target entropy. SimBa uses -A / 2."""
 

@@ -63,6 +63,15 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
     return mean_over_choices([value.gather(-1, scores.argmax(-1, keepdim=True)).squeeze(-1) for value, scores in pairs])
 
 
+def missing_entropy(legal: Tensor, classes: Sequence[int] = ()) -> Tensor:
+    """Return by how much illegal classes lower the largest entropy of a policy ``[...]``: sum_d ln(n_d / legal n_d).
+
+    In nats, at least 0, for masks of legal classes ``[..., A]``.
+    """
+    parts = split_choices(legal, classes)
+    return torch.stack([(part.shape[-1] / part.sum(-1).clamp(min=1)).log() for part in parts]).sum(0)
+
+
 def logsumexp_joint(values: Tensor, classes: Sequence[int]) -> Tensor:
     """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
     first, *rest = [part.logsumexp(-1) for part in split_choices(values, classes)]
