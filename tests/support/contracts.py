@@ -154,7 +154,7 @@ ON_POLICY = {
     "a2c": config("a2c", rollout=4),
     "a2c_lstm": config("a2c", _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"},
                        rms_implementation="tensorflow"),
-    "impala": config("impala", rollout=4),
+    "impala": config("impala", rollout=4, intrinsic_reward="icm(units=8)"),
     "impala_lstm": config("impala", {"rollout": 4, "networks.memory": "lstm(4)"},
                           intrinsic_reward="rnd(units=8, update_fraction=1.0)"),  # all rows: ranks draw their own
 }  # fmt: skip

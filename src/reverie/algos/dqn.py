@@ -23,7 +23,7 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
-from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
+from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.relu_mlp import noisy_parameters
 from reverie.nn.target_network import TargetNetwork
@@ -97,7 +97,7 @@ class DQN(ModelFree):
             CapturableFunction(self.objective.noisy_values, network, graph=cfg.graph) if cfg.noisy_sigma else None
         )
         self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device, noisy_values))
-        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
+        self.novelty: NoveltyModel | None = self.build_novelty(action_spec)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network, and of the target: Algorithm 1.
@@ -145,7 +145,7 @@ class DQNConfig(TDConfig):
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
     intrinsic_reward: IntrinsicReward | None = None
-    """Reward of novel observations, added to the environment's: rnd(). None: no intrinsic reward."""
+    """Reward of novel observations, added to the environment's: rnd() or icm(). None: no intrinsic reward."""
     double: bool = False
     """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
     dueling: bool = False

@@ -20,7 +20,7 @@ from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.adam import Adam
 from reverie.nn.batch_norm import BatchBody
 from reverie.nn.cnn import Drq, images_of
-from reverie.nn.intrinsic import RND, RandomNetworkDistillation
+from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN, Memory
 from reverie.nn.network import CRITIC_SETTINGS, FEATURES, NetworkConfig, are_small
 from reverie.nn.normalization import NormalizeConfig, Running
@@ -70,12 +70,12 @@ class ModelFree(Algorithm):
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
-    def build_novelty(self) -> RandomNetworkDistillation | None:
+    def build_novelty(self, action_spec: ActionSpec) -> NoveltyModel | None:
         """Return the networks of ``intrinsic_reward``, after all other networks; None if there is none."""
-        chosen: RND | None = self.cfg.intrinsic_reward
+        chosen: IntrinsicReward | None = self.cfg.intrinsic_reward
         if chosen is None:
             return None
-        return chosen.build(self.preprocess.spec, self.cfg.networks.encoder, self.device)
+        return chosen.build(self.preprocess.spec, action_spec, self.cfg.networks.encoder, self.device)
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
         """Return the batch for the critic and for the actor, with images encoded once by the encoder that both share.

@@ -16,7 +16,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
+from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
 from reverie.nn.optim import LaPropAGC, register_scheduled
@@ -158,7 +158,7 @@ class OnPolicy(ModelFree, ABC):
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim: LaPropAGC = self.build_optim()
-        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
+        self.novelty: NoveltyModel | None = self.build_novelty(action_spec)
         if network.width:
             self.extra_spec: dict[str, ColumnSpec] = {
                 MEMORY_COLUMN: ColumnSpec(shape=(network.width,), dtype="float32")
@@ -194,6 +194,8 @@ class OnPolicy(ModelFree, ABC):
         rows = self.preprocess(batch.to(self.device))
         bonus = None if self.novelty is None else self.novelty.rewards(rows)
         estimates, length = self.objective.estimates(rows, bonus), self.cfg.batch_length
+        if self.novelty is not None:
+            estimates |= self.novelty.next_columns(rows)
         estimated = replace(rows.slice_time(0, -1), extras=estimates)
         windows = estimated.reward.numel() // length
 
@@ -241,7 +243,7 @@ class OnPolicyConfig(ValueConfig):
     """How advantages and targets are computed from the rows of a rollout; all estimators except V-trace are
     supported."""
     intrinsic_reward: IntrinsicReward | None = None
-    """Reward of novel observations, added to the environment's: rnd(). None: no intrinsic reward."""
+    """Reward of novel observations, added to the environment's: rnd() or icm(). None: no intrinsic reward."""
     normalize_advantage: bool = True
     """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5

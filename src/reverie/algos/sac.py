@@ -49,7 +49,7 @@ from reverie.objectives.td import (
 
 
 CHOICE_ENTROPY = 0.98
-"""Target entropy of a choice, as a share of ln n, the largest for n legal classes: Christodoulou 2019, arXiv:1910.07207,
+"""Target entropy of a choice, as a share of ln n for n legal classes: Christodoulou 2019, arXiv:1910.07207,
 hyperparameters in the appendix."""
 
 

@@ -185,6 +185,8 @@ def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
     numbers = [x for capture in captures for x in capture.numbers]
     numbers += [x for _, part in normalizer.each for x in (part.shift, part.factor)] if normalizer is not None else []
     is_repeatable = type(exploration) in REPEATABLE and policy.device.type == "cpu"
+    if normalizer is not None:
+        networks.append(normalizer)
     return Captures(numbers, is_repeatable and all(capture.supported for capture in captures), networks, policy)
 
 

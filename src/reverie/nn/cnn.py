@@ -19,6 +19,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, group_by_size, split_kinds, unit_image
 from reverie.nn.functional import conv_relu, linear, shift_images
+from reverie.nn.modules import is_plain
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Trunk(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features ``[..., inputs]`` to ``[..., width]`` in the dtype of x."""
-        y = linear(x, self.linear.weight, self.linear.bias)
+        layer = self.linear
+        y = linear(x, layer.weight, layer.bias) if is_plain(layer, nn.Linear) else layer(x.float())
         normed: Tensor = self.norm(y.float())
         return normed.tanh().to(x.dtype)
 
@@ -405,6 +407,9 @@ class Deconvolutions(nn.Module):
         """Map latents ``[M, inputs]`` to images ``[M, H, W, C]``."""
         y = self.linear(z).relu().view(-1, *self.shape).permute(0, 2, 3, 1)
         for layer in self.layers[:-1]:
+            if not is_plain(layer, nn.ConvTranspose2d):
+                y = layer(y.permute(0, 3, 1, 2)).relu().permute(0, 2, 3, 1)
+                continue
             weight = cast(Tensor, layer.weight).flip(2, 3).permute(1, 2, 3, 0).contiguous()  # [outputs, 3, 3, inputs]
             padded = F.pad(y, (0, 0, 2, 2, 2, 2))  # a transposed convolution is a convolution with a mirrored kernel
             y = conv_relu(padded, [weight], [cast(Tensor, layer.bias)], [1], 1.0, 0.0, True, y.dtype)

@@ -28,7 +28,7 @@ from reverie.nn.encoder import (
     stage_sizes,
     unit_image,
 )
-from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
+from reverie.nn.functional import conv_to_four, conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
     BlockLinear,
@@ -40,6 +40,7 @@ from reverie.nn.layers import (
     StridedConv,
     norm_act,
 )
+from reverie.nn.modules import is_plain
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import symexp, symlog
 
@@ -187,7 +188,12 @@ class _CNN(nn.Module):
         x = self.norm(x + self.from_stoch(stoch.flatten(0, -2)).view(-1, h, w, c))  # [M, h, w, c]
         stages = cast(list[tuple[DoublingConv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for (conv, norm), size in zip(stages, self.sizes[1:-1], strict=True):
-            x = _crop(conv_unfold_norm_silu(x, *conv.fold_weights(x.dtype), norm.weight, norm.eps), size)
+            weights = conv.fold_weights(x.dtype)
+            if is_plain(norm, RMSNormSiLU):
+                x = conv_unfold_norm_silu(x, *weights, norm.weight, norm.eps)
+            else:
+                x = norm(conv_to_four(x, *weights))
+            x = _crop(x, size)
         pixels = conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype))
         pixels = _crop(pixels, self.sizes[-1])  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])

@@ -16,7 +16,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.functional import conv_pool_norm_silu
+from reverie.nn.functional import conv_pool, conv_pool_norm_silu
 from reverie.nn.layers import (
     ACTIVATIONS,
     MLP,
@@ -29,6 +29,7 @@ from reverie.nn.layers import (
     StridedConv,
     norm_act,
 )
+from reverie.nn.modules import is_plain
 from reverie.objectives.transforms import symlog
 
 ARRIVAL_KEY = "(reward, terminal)"
@@ -197,7 +198,10 @@ class _CNN(nn.Module):
         x = image.flatten(0, -4)  # [M, H, W, C]
         stages = cast(list[tuple[Conv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for conv, norm in stages:
-            x = conv_pool_norm_silu(x, conv.weight, conv.bias, norm.weight, norm.eps)  # [M, h, w, depth]
+            if is_plain(norm, RMSNormSiLU):
+                x = conv_pool_norm_silu(x, conv.weight, conv.bias, norm.weight, norm.eps)  # [M, h, w, depth]
+            else:
+                x = norm(conv_pool(x, conv.weight, conv.bias))
         return x.flatten(1).view(*image.shape[:-3], -1)
 
 

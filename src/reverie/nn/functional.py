@@ -190,7 +190,13 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
-def _conv_to_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Apply the first two operations of :func:`conv_pool_norm_silu`."""
+    y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
+    return F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True).permute(0, 2, 3, 1)  # [M, h, w, outputs]
+
+
+def conv_to_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve ``[M, h, w, C]`` to four pixels for each input pixel: ``[M, 2 h, 2 w, width]``."""
     y = convolve(x, weight, bias)
     return pixel_shuffle(y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4))
@@ -203,9 +209,7 @@ def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, 
     x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel, the result
     ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
     """
-    y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
-    pooled = F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, outputs, h, w]
-    return norm_silu(pooled.permute(0, 2, 3, 1), scale, eps)
+    return norm_silu(conv_pool(x, weight, bias), scale, eps)
 
 
 @accelerated
@@ -214,13 +218,13 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return norm_silu(_conv_to_four(x, weight, bias), scale, eps)
+    return norm_silu(conv_to_four(x, weight, bias), scale, eps)
 
 
 @accelerated
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute :func:`conv_unfold_norm_silu` with a sigmoid instead of norm and SiLU."""
-    return torch.sigmoid(_conv_to_four(x, weight, bias))
+    return torch.sigmoid(conv_to_four(x, weight, bias))
 
 
 @accelerated

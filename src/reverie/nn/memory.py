@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
+from reverie.nn.modules import is_plain
 
 MEMORY_COLUMN = "memory"
 """Name of the column with the state of a learner's memories before each row."""
@@ -104,14 +105,23 @@ class Recurrent(nn.Module):
         keep, after = (~first).to(x.dtype).unsqueeze(-1).unbind(1), []  # T of [B, 1]
         cells: list[Any] = list(self.cells)
         for cell, begun in zip(cells, state.chunk(len(cells), -1), strict=True):
-            gates = F.linear(x, cell.weight_ih, cell.bias_ih)  # [B, T, 4 H or 3 H]
+            step, inputs = self._call_cell, x
+            if is_plain(cell, nn.LSTMCell, nn.GRUCell):
+                step, inputs = self._step, F.linear(x, cell.weight_ih, cell.bias_ih)  # [B, T, 4 H or 3 H]
             part, rows = begun, []
-            for inputs, is_kept in zip(gates.unbind(1), keep, strict=True):
-                part = self._step(cell, inputs, part * is_kept)
+            for row, is_kept in zip(inputs.unbind(1), keep, strict=True):
+                part = step(cell, row, part * is_kept)
                 rows.append(part)
             after.append(torch.stack(rows, 1))  # [B, T, H or 2 H]
             x = after[-1][..., : self.units]
         return x, after[0] if len(after) == 1 else torch.cat(after, -1)
+
+    def _call_cell(self, cell: Any, inputs: Tensor, state: Tensor) -> Tensor:
+        """Return the next state of a layer by its cell, which may be the user's."""
+        if not self.lstm:
+            next_h: Tensor = cell(inputs, state)
+            return next_h
+        return torch.cat(cell(inputs, tuple(state.chunk(2, -1))), -1)
 
     def _step(self, cell: Any, inputs: Tensor, state: Tensor) -> Tensor:
         """Return the next state of a layer, ``[B, 2 H]`` (h, c) or ``[B, H]``; ``inputs`` is W x + b of its input."""

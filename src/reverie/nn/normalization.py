@@ -248,7 +248,7 @@ class ObsNormalizer(nn.Module):
     def forward(self, obs: Obs) -> Obs:
         """Return the observations with normalized vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
-        return obs | {key: part.forward(obs[key]).clamp(-clip, clip) for key, part in self.each if key in obs}
+        return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self.each if key in obs}
 
     def fit(self, obs: Mapping[str, Tensor]) -> None:
         """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""

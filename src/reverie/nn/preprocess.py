@@ -305,7 +305,7 @@ class PreprocessedPolicy:
         if frames is not None:
             obs, past = frames.push(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normalizer is not None:
-            obs = normalizer.forward(obs)
+            obs = normalizer(obs)
         if self.preprocess.goals:
             obs = obs | self._preprocess_goal(obs)
         return step.with_obs(obs), past
