@@ -50,7 +50,7 @@ class Raw:
     """Stands for an observer that takes the environment's own observations."""
 
     raw_input, to_learner_obs = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
-    stacks, read_mask = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
+    stacks, read_mask = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info, *_: None)
     learner_space: spaces.Space
 
     def reduced_view(self):

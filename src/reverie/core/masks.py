@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError, RowError
@@ -16,6 +17,26 @@ from reverie.core.spaces import Space, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 
 EXCLUDE_ADVICE = f"To go without masks, set env.exclude_keys = {MASK_KEY}."
+
+
+def has_choices(space: Space) -> bool:
+    """Return whether actions of ``space`` are discrete, at least in part."""
+    return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
+
+
+def mask_in(info: Any) -> Any:
+    """Return the mask in an observation or an info; None if there is none."""
+    return info.get(MASK_KEY) if isinstance(info, Mapping) else None
+
+
+def refuse_info_mask(info: Any) -> None:
+    """Raise EnvError if the ``info`` of a vector, a dictionary or a list of them, has a mask that no space declares."""
+    if any(mask_in(part) is not None for part in ([info] if isinstance(info, Mapping) else info)):
+        raise EnvError(
+            f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single environments. "
+            f"Return it as the observation {MASK_KEY}, train in single environments, or ignore it with "
+            f"env.exclude_keys = {MASK_KEY}"
+        )
 
 
 class MaskCodec:

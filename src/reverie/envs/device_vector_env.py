@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ActionError, ConfigError, DataError, EnvError, ReverieError, format_error
-from reverie.core.masks import check_mask_shape, ensure_legal_choice
+from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
@@ -21,7 +21,6 @@ from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
-from reverie.envs.masks import has_choices, refuse_info_mask
 from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors

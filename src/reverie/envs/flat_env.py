@@ -15,6 +15,7 @@ import numpy as np
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
+from reverie.core.masks import has_choices, mask_in
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
@@ -22,7 +23,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
 from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
-from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
+from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, count_frames, wrapper_stack

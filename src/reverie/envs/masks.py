@@ -13,10 +13,10 @@ from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import StickyAction
 
 from reverie.core.errors import DataError, EnvError, format_error
-from reverie.core.masks import MaskCodec, ensure_legal_choice
+from reverie.core.masks import MaskCodec, ensure_legal_choice, has_choices, mask_in
 from reverie.core.obs_codec import default_key
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import Space, iter_leaves
+from reverie.core.spaces import Space
 from reverie.core.specs import MASK_KEY
 from reverie.envs.make import ChangedError, Env, SpacesOnlyEnv
 from reverie.envs.wrappers import ActionRepeat, Reset, Stepped, checked_reset, checked_step, wrapper_stack
@@ -53,11 +53,6 @@ def _look_at_info(env: Env) -> MaskSource:
     return ""
 
 
-def has_choices(space: Space) -> bool:
-    """Return whether actions of ``space`` are discrete, at least in part."""
-    return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
-
-
 def read_mask(
     env: Env, source: MaskSource, info: Mapping[str, Any], terminated: bool = False, truncated: bool = False
 ) -> Any:
@@ -79,21 +74,6 @@ def read_mask(
                 "row, so it needs its mask. Return it there, too, or terminated = True where the game is over"
             ) from error
         raise
-
-
-def refuse_info_mask(info: Any) -> None:
-    """Raise EnvError if the ``info`` of a vector, a dictionary or a list of them, has a mask that no space declares."""
-    if any(mask_in(part) is not None for part in ([info] if isinstance(info, Mapping) else info)):
-        raise EnvError(
-            f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single environments. "
-            f"Return it as the observation {MASK_KEY}, train in single environments, or ignore it with "
-            f"env.exclude_keys = {MASK_KEY}"
-        )
-
-
-def mask_in(info: Any) -> Any:
-    """Return the mask in an observation or an info; None if there is none."""
-    return info.get(MASK_KEY) if isinstance(info, Mapping) else None
 
 
 def with_mask(env: Env) -> Env:

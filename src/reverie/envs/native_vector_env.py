@@ -16,7 +16,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
 from reverie.core.images import ImageOptions
-from reverie.core.masks import MaskCodec, ensure_legal_choice
+from reverie.core.masks import MaskCodec, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.obs_conversion import is_surely_finite
 from reverie.core.signals import is_interrupt
@@ -27,7 +27,6 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
-from reverie.envs.masks import has_choices, refuse_info_mask
 from reverie.envs.suites import package_versions
 from reverie.envs.vector_steps import (
     Vector,
