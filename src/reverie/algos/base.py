@@ -121,14 +121,16 @@ class Algorithm(nn.Module):
             advance_schedules(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
-        were_flushed, had_gradients = DENORMAL == 0.0, torch.is_grad_enabled()
+        were_flushed, has_gradients = DENORMAL == 0.0, torch.is_grad_enabled()
         torch.set_flush_denormal(True)
-        torch.set_grad_enabled(True)  # an environment in this process may have disabled them
+        if not has_gradients:  # an environment in this process may have disabled them
+            torch.set_grad_enabled(True)
         try:
             update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
         finally:
             torch.set_flush_denormal(were_flushed)
-            torch.set_grad_enabled(had_gradients)
+            if not has_gradients:
+                torch.set_grad_enabled(False)
         if self.loss_scale is not None:
             update = replace(update, metrics={**update.metrics, "opt/loss_scale": self.loss_scale.adjust()})
         return replace(update, metrics=_mean_metrics(update.metrics)) if is_distributed() else update

@@ -237,9 +237,11 @@ class Collector:
         Raises:
             RunError: an environment or an actor has failed too often.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # which an environment may change
-            self.clock.env_steps += self.rows.collect()
-            self.rows.unlogged_episodes += self.rows.pop_episodes(at_the_end=self.clock.done)
+        has_gradients = torch.is_grad_enabled()
+        self.clock.env_steps += self.rows.collect()
+        self.rows.unlogged_episodes += self.rows.pop_episodes(at_the_end=self.clock.done)
+        if has_gradients and not torch.is_grad_enabled():  # an environment has disabled them
+            torch.set_grad_enabled(True)
         return self.clock.updates_due(len(self))
 
     def sample(self) -> Batch:
