@@ -273,7 +273,8 @@ class TableReader(TransitionsReader):
         last[:-1] = number[1:] != number[:-1]
         edges = np.flatnonzero(files[1:] != files[:-1])
         shared = edges[~last[edges] & ~end[edges]]  # the same id on both sides, without a flag
-        is_separate = not (self.is_one_table or {"truncated", "end"} & self.roles.keys())
+        has_next = any(_head(role) == "next_obs" for role in self.roles)  # tell where an episode does not continue
+        is_separate = not (self.is_one_table or has_next or {"truncated", "end"} & self.roles.keys())
         last[edges] |= end[edges]
         last[shared] |= is_separate
         stops, resumes = _find_split_episodes(number, end)
@@ -284,24 +285,23 @@ class TableReader(TransitionsReader):
                 f"stop after {self.position(stop)} and continue in {self.position(resume)}. Sort the table by this "
                 "column, stably."
             )
+        shared = shared[: 0 if self.is_one_table or has_next else None]
         groups = ((SEPARATE, stops, resumes), (SEPARATE if is_separate else CONTINUED, shared, shared + 1))
-        for consequence, rows, others in groups if not self.is_one_table else ():
-            for row, other in zip(rows[:1], others[:1], strict=True):
-                names = (self.paths[files[index]].name for index in (row, other))
-                remark = REPEATED_ID.format(column.name, ids[number[row]], *names, consequence)
-                self.add_remark(remark, len(rows))
+        for consequence, rows, others in groups:
+            self._note_repeated_ids(files[rows], files[others], [ids[code] for code in number[rows]], consequence)
         self._check_flags(flags, last)
         return end | last
 
+    def _note_repeated_ids(self, files: np.ndarray, others: np.ndarray, ids: Sequence[Any], consequence: str) -> None:
+        """Add a remark if two ``files`` have the same id, which names the first; ``consequence``: how it is read."""
+        for file, other, episode in list(zip(files, others, ids, strict=True))[:1]:
+            names = self.paths[file].name, self.paths[other].name
+            self.add_remark(REPEATED_ID.format(self.roles["episode"], episode, *names, consequence), len(ids))
+
     @property
     def is_one_table(self) -> bool:
-        """Whether an episode can continue in the next file: their names count them, as in ``train-00000-of-00002``.
-
-        Or next observations tell whether it does.
-        """
-        if all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths):
-            return True
-        return any(_head(role) == "next_obs" for role in self.roles)
+        """Whether ids mean the same in all files, whose names count them, such as ``train-00000-of-00002``."""
+        return all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
