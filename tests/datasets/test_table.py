@@ -332,8 +332,8 @@ def write_logs(folder, suffix, files):
     folder.mkdir()
     separator = "\t" if suffix == "tsv" else ","
     for number, ids in enumerate(files):
-        rows = [[user, f"{number}.{t}", str(t), "1"] for user in ids for t in range(2)]
-        lines = [separator.join(row) for row in [["user", "o", "a", "r"], *rows]]
+        rows = [[user, f"{number}.{t}", str(t), "1", "0"] for user in ids for t in range(2)]
+        lines = [separator.join(row) for row in [["user", "o", "a", "r", "flag"], *rows]]
         (folder / f"{number}.{suffix}").write_text("\n".join(lines) + "\n")
     return str(folder)
 
@@ -361,15 +361,19 @@ def test_ids_of_other_types_are_different_episodes(tmp_path):
 
 @pytest.mark.parametrize("files", [("0", "0", "0"), ("012", "012"), ("01", "12")])
 def test_an_id_that_two_files_have_is_two_episodes(tmp_path, files):
-    """A remark names the files, unless a column tells that the first episode is not truncated there."""
+    """A remark names the files. It is one episode if a column marks truncations, but none there."""
     path = write_logs(tmp_path / "d", "csv", files)
     reader = open_reader(path, ReadOptions(columns=IDS))
     assert joined(reader.parts())["is_first"].sum() == sum(map(len, files))
-    assert any(
-        re.search(r"'user' has the id . in 0\.csv and in 1\.csv: these are different", x) for x in reader.remarks()
+    said = r"'user' has the id . in 0\.csv and in 1\.csv: "
+    assert any(re.search(f"{said}these are read as different", line) for line in reader.remarks())
+    reader = open_reader(path, ReadOptions(columns=IDS | {"end": "flag"}))
+    is_adjacent = files[0][-1] == files[1][0]
+    assert joined(reader.parts())["is_first"].sum() == (
+        1 if files == ("0",) * 3 else sum(map(len, files)) - is_adjacent
     )
-    told = open_reader(path, ReadOptions(columns=IDS | {"next_obs": "o"}))
-    assert told.marks_truncations
+    consequence = "this is read as one episode" if is_adjacent else "these are read as different"
+    assert any(re.search(f"{said}{consequence}", line) for line in reader.remarks())
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,9 @@ def _note_lost(reader: Reader, episodes: Iterable[Rows], to: str) -> Iterator[Ro
         lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES}
         yield rows
     reader.add_remark(ONE_FLAG, both * (to not in BOTH_FLAGS))
-    reader.add_remark("the copy does not have the seed of an episode", seeds * (to != "minari"))
+    reader.add_remark(f"the format {to} does not store the seed of an episode", seeds * (to != "minari"))
     if lost:
-        reader.add_remark(f"the copy does not have {', '.join(sorted(lost))}")
+        reader.add_remark(f"the format {to} does not store {', '.join(sorted(lost))}")
 
 
 def _stores_in(reader: Reader) -> list[SeenReader]:
@@ -160,7 +160,7 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
 def _note_texts(reader: Reader, info: DatasetInfo, to: str) -> None:
     """Add a remark on what describes a robot's data and has no place in the format ``to``."""
     if lost := [title for title in (ROBOT, FPS, "tasks", "masks") if title in info.text and (to, title) not in TEXTS]:
-        reader.add_remark(f"the copy does not have the {', '.join(lost)}")
+        reader.add_remark(f"the format {to} does not store the {', '.join(lost)}")
 
 
 def _to_minari(

@@ -251,6 +251,10 @@ class LeRobotReader(TableReader):
     def has_episode_rows(self) -> bool:
         return False
 
+    @property
+    def is_one_table(self) -> bool:
+        return True  # the metadata have the length of each episode
+
     @cached_property
     def episodes(self) -> list[tuple[int, int, int]]:
         """Number, first step and end of each episode, in the order of the steps."""

@@ -68,10 +68,9 @@ ROUNDED_IDS = (
     "'{}' has ids that are floats above 2^53, where different ids become the same number: store them as text or as "
     "integers"
 )
-REPEATED_ID = (
-    "'{}' has the id {} in {} and in {}: these are different episodes, since no column for truncated, end or next_obs "
-    "tells that an episode continues in the next file"
-)
+REPEATED_ID = "'{}' has the id {} in {} and in {}: {}"
+SEPARATE = "these are read as different episodes, since no flag tells that the first one continues"
+CONTINUED = "this is read as one episode, since no flag ends it in between"
 IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
 """Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
 UNSEEN = (
@@ -260,9 +259,10 @@ class TableReader(TransitionsReader):
         return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids.
+        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``.
 
-        An episode continues in the next file only if a column tells that it is not truncated there.
+        Each file can have its own ids. An episode only continues in the next file if the files are one table, or if
+        columns mark truncations, and none is marked there.
         """
         column = self.columns("episode")[0]
         number, ids = column.category_codes()
@@ -272,33 +272,36 @@ class TableReader(TransitionsReader):
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
         edges = np.flatnonzero(files[1:] != files[:-1])
-        unmarked = edges[~last[edges] & ~end[edges]] if not self.marks_truncations else edges[:0]
+        shared = edges[~last[edges] & ~end[edges]]  # the same id on both sides, without a flag
+        has_next = any(_head(role) == "next_obs" for role in self.roles)  # tell where an episode does not continue
+        is_separate = not (self.is_one_table or has_next or {"truncated", "end"} & self.roles.keys())
         last[edges] |= end[edges]
-        last[unmarked] = True
+        last[shared] |= is_separate
         stops, resumes = _find_split_episodes(number, end)
-        if (same := files[stops] == files[resumes]).any():
+        if (same := (files[stops] == files[resumes]) | self.is_one_table).any():
             stop, resume = (int(rows[same][0]) for rows in (stops, resumes))
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[resume]]} ('{column.name}') are not contiguous: they "
                 f"stop after {self.position(stop)} and continue in {self.position(resume)}. Sort the table by this "
                 "column, stably."
             )
-        for row, other in [*zip(unmarked, unmarked + 1, strict=True), *zip(stops, resumes, strict=True)][:1]:
-            names = (self.paths[files[index]].name for index in (row, other))
-            remark = REPEATED_ID.format(column.name, ids[number[row]], *names)
-            self.add_remark(remark, len(unmarked) + len(stops))
+        shared = shared[: 0 if self.is_one_table or has_next else None]
+        groups = ((SEPARATE, stops, resumes), (SEPARATE if is_separate else CONTINUED, shared, shared + 1))
+        for consequence, rows, others in groups:
+            self._note_repeated_ids(files[rows], files[others], [ids[code] for code in number[rows]], consequence)
         self._check_flags(flags, last)
         return end | last
 
-    @property
-    def marks_truncations(self) -> bool:
-        """Whether an episode that goes on in the next file differs from one that is truncated at the end of a file.
+    def _note_repeated_ids(self, files: np.ndarray, others: np.ndarray, ids: Sequence[Any], consequence: str) -> None:
+        """Add a remark if two ``files`` have the same id, which names the first; ``consequence``: how it is read."""
+        for file, other, episode in list(zip(files, others, ids, strict=True))[:1]:
+            names = self.paths[file].name, self.paths[other].name
+            self.add_remark(REPEATED_ID.format(self.roles["episode"], episode, *names, consequence), len(ids))
 
-        Files whose names count them, such as ``train-00000-of-00002``, are one table.
-        """
-        if all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths):
-            return True
-        return any(_head(role) in ("truncated", "end", "next_obs") for role in self.roles)
+    @property
+    def is_one_table(self) -> bool:
+        """Whether ids mean the same in all files, whose names count them, such as ``train-00000-of-00002``."""
+        return all(re.search(r"-\d+-of-\d+", path.name) for path in self.paths)
 
     def _check_flags(self, flags: Mapping[str, np.ndarray], last: np.ndarray) -> None:
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
