@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import ModuleChanges, use_only_kernels
 from reverie.core.seeding import seed_everything
 from reverie.kernels import capture
-from reverie.kernels.capture import MAX_CHANGES, WARM_UPS
+from reverie.kernels.capture import CHECK_INTERVAL, MAX_CHANGES, WARM_UPS
 from reverie.kernels.compiler import load_kernels
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.layers import Conv, DoublingConv
@@ -81,9 +81,9 @@ def test_each_change_of_each_module_is_noticed(name):
     addresses = capture.ModuleAddresses(agent)
     for change, module in zip(itertools.cycle([*CHANGES, attribute]), list(agent.modules())[1:], strict=False):
         undo = change(module)
-        assert addresses.find_change(), (change, module)
+        assert addresses.watch.find_change(), (change, module)
         undo()
-        assert not addresses.find_change(), (change, module)
+        assert not addresses.watch.find_change(), (change, module)
 
 
 @pytest.mark.parametrize("name", [*contracts.DISTINCT, *DREAMERS])
@@ -94,7 +94,7 @@ def test_updates_and_actions_change_nothing_that_is_watched(name):
     agent.update(batch)
     addresses = capture.ModuleAddresses(agent)
     agent.update(batch)
-    assert not addresses.find_change()
+    assert not addresses.watch.find_change()
 
 
 # ---------------------------------------------------------------- state-space models
@@ -230,6 +230,20 @@ def test_python_values_that_are_set_between_updates_take_effect(change):
         found.append(copy.deepcopy(contracts.learned(agent)))
         assert not graph or captured(agent)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [attribute, function, subclass])
+def test_changes_deep_inside_are_noticed_after_some_updates_or_at_once_if_noted(change):
+    """They are looked for once in a while, and after callbacks."""
+    agent, _ = small()
+    addresses = capture.ModuleAddresses(agent)
+    undo = change(agent.objective.actor.body)
+    assert sum(bool(addresses.find_change()) for _ in range(CHECK_INTERVAL)) == 1
+    undo()
+    addresses.refresh()
+    change(agent.objective.actor.body)
+    ModuleChanges.note()
+    assert addresses.find_change()
 
 
 def test_a_learning_rate_of_0_stops_what_it_trains():

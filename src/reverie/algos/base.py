@@ -15,7 +15,7 @@ from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_ba
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
-from reverie.core.kernel_dispatch import ModuleChanges, accelerated
+from reverie.core.kernel_dispatch import ModuleChanges, NotesChanges, accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
@@ -47,7 +47,7 @@ def prediction_name(key: str) -> str:
     return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INTERNAL_PREFIX) else key
 
 
-class Algorithm(nn.Module):
+class Algorithm(NotesChanges, nn.Module):
     """A learner as a module: its state is its parameters, buffers and optimizers, and what :meth:`extra_state` adds.
 
     A subclass implements :meth:`train_step`. It must change all state in place, because a captured update keeps using

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig, check_chunks, check_sequences
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
@@ -33,7 +34,7 @@ from reverie.objectives.transforms import exp
 # ---------------------------------------------------------------------- losses
 
 
-class BCObjective(nn.Module):
+class BCObjective(NotesChanges, nn.Module):
     """The loss of behavior cloning, usable on its own. ``objective(batch)`` returns its term ``actor``.
 
     ``actor(obs)`` returns an action ``[..., A]``, or any distribution over actions with ``log_prob(action)``

@@ -131,7 +131,7 @@ class BMPC(TDMPC2):
 
         The plans are not captured, as they take far longer than Python, and all memory of a capture stays reserved.
         """
-        self.updates += 1
+        vars(self)["updates"] += 1
         if not self.cfg.reanalyze_interval or self.updates % self.cfg.reanalyze_interval:
             return super().update(batch)
         prepared = self.prepare_batch(batch.to(self.device))

@@ -17,6 +17,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.goal_conditioned import ActorLossConfig, GoalConditioned
 from reverie.core.bounds import AtLeast
 from reverie.core.goals import GoalShares
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam
@@ -29,7 +30,7 @@ from reverie.objectives.td import Losses
 # ---------------------------------------------------------------------- losses
 
 
-class CRLObjective(nn.Module):
+class CRLObjective(NotesChanges, nn.Module):
     """The losses of CRL over an actor, two critics f_e(s, a, g) and, for ``awr``, a value f(s, g)."""
 
     def __init__(self, actor: nn.Module, critic: BilinearValue, value: BilinearValue | None, cfg: CRLConfig) -> None:

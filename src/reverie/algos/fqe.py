@@ -19,6 +19,7 @@ from reverie.algos.model_free import ModelFree, OfflineConfig, ValueConfig
 from reverie.algos.settings import init_context
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, many_action_values
@@ -46,7 +47,7 @@ class ValueUnits(NamedTuple):
 NO_UNITS = ValueUnits()
 
 
-class FQEObjective(nn.Module):
+class FQEObjective(NotesChanges, nn.Module):
     """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
 
     def __init__(self, critic: nn.Module, cfg: FQEConfig, units: ValueUnits = NO_UNITS) -> None:

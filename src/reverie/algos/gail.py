@@ -22,6 +22,7 @@ from reverie.algos.model_free import OfflineConfig
 from reverie.algos.sac import SAC, SACConfig, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
@@ -32,7 +33,7 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 # ---------------------------------------------------------------------- losses
 
 
-class DiscriminatorObjective(nn.Module):
+class DiscriminatorObjective(NotesChanges, nn.Module):
     """The loss of GAIL's discriminator, usable on its own.
 
     ``discriminator`` has the methods ``encode`` and ``logits`` of :class:`Discriminator`.

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from reverie.algos.goal_conditioned import GoalConditioned, GoalConfig
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.adam import Adam
@@ -22,7 +23,7 @@ from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean
 
 
-class GCBCObjective(nn.Module):
+class GCBCObjective(NotesChanges, nn.Module):
     """The loss of GCBC. ``actor(obs)`` gives a distribution for observations with a goal."""
 
     def __init__(self, actor: nn.Module) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.goal_conditioned import ActorLossConfig, ExpectileConfig, GoalConditioned
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
@@ -31,7 +32,7 @@ from reverie.objectives.td import Losses, masked_mean, squared_error
 # ---------------------------------------------------------------------- losses
 
 
-class GCIQLObjective(nn.Module):
+class GCIQLObjective(NotesChanges, nn.Module):
     """The losses of GCIQL.
 
     For observations with a goal, ``actor(obs)`` gives a distribution with ``log_prob(action)`` and ``mode()``,

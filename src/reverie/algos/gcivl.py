@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.goal_conditioned import ExpectileConfig, GoalConditioned
 from reverie.core.bounds import Within
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
@@ -26,7 +27,7 @@ from reverie.objectives.td import Losses
 # ---------------------------------------------------------------------- losses
 
 
-class GCIVLObjective(nn.Module):
+class GCIVLObjective(NotesChanges, nn.Module):
     """The losses of GCIVL.
 
     For observations with a goal, ``actor(obs)`` gives a distribution with ``log_prob(action)`` ``[...]`` and

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from reverie.algos.goal_conditioned import ExpectileConfig, GoalConditioned
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.goals import GoalSampling
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import GOAL, ActionSpec, ObsSpec, without_mask
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
@@ -36,7 +37,7 @@ from reverie.objectives.td import Losses
 # ---------------------------------------------------------------------- losses
 
 
-class HIQLObjective(nn.Module):
+class HIQLObjective(NotesChanges, nn.Module):
     """The losses of HIQL.
 
     ``phi(obs)`` maps observations with a goal to representations ``[..., D]``, and ``value(obs)`` observations with a

@@ -28,6 +28,7 @@ from reverie.algos.goal_planner import (
 from reverie.algos.model_free import ModelFree
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.masks import EXCLUDE_ADVICE
 from reverie.core.protocols import RunningStatistics
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_choice
@@ -47,7 +48,7 @@ COLLAPSED_STD = 0.1
 # ---------------------------------------------------------------------- losses
 
 
-class LeWMObjective(nn.Module):
+class LeWMObjective(NotesChanges, nn.Module):
     """The losses of LeWM over windows of n blocks of k actions, ``[B, n k + 1]``."""
 
     def __init__(self, model: LatentModel, block: int, regularizer: LatentRegularizer) -> None:

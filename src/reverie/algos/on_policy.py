@@ -13,6 +13,7 @@ from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
@@ -27,7 +28,7 @@ from reverie.objectives.td import Losses, masked_mean
 # ---------------------------------------------------------------------- losses
 
 
-class OnPolicyObjective(nn.Module, ABC):
+class OnPolicyObjective(NotesChanges, nn.Module, ABC):
     """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
 
     Batches contain rows ``[B, T]`` with :data:`ESTIMATE_COLUMNS` as extras, and with the state ``memory`` before each

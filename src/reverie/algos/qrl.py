@@ -18,6 +18,7 @@ from reverie.algos.goal_conditioned import ActorLossConfig, GoalConditioned
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalShares
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import GOAL, ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam
@@ -35,7 +36,7 @@ SOFTNESS = 100.0
 # ---------------------------------------------------------------------- losses
 
 
-class QRLObjective(nn.Module):
+class QRLObjective(NotesChanges, nn.Module):
     """The losses of QRL.
 
     ``phi(obs)`` maps the observations of a goal's keys to representations ``[..., D]``, ``distance(phi, phi)`` is

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from reverie.algos.model_free import ValueConfig, check_sequences
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.types import Batch
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, RegressionLoss
@@ -38,7 +39,7 @@ class AtomRange(NamedTuple):
         )
 
 
-class TDObjective(nn.Module):
+class TDObjective(NotesChanges, nn.Module):
     """The losses of temporal-difference learning over any networks, usable on their own.
 
     ``objective(batch)`` returns the loss terms by name. The gradient of each term reaches only its own networks. Each

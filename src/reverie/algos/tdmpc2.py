@@ -22,6 +22,7 @@ from reverie.algos.tdmpc2_planner import Elites, Planner, PolicySample, SamplePo
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_gather
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
@@ -37,7 +38,7 @@ from reverie.nn.tdmpc2_networks import LatentEncoder, MishMLP, RandomDraws, TDMP
 # ---------------------------------------------------------------------- losses
 
 
-class TDMPC2Objective(nn.Module):
+class TDMPC2Objective(NotesChanges, nn.Module):
     """The world model, the policy and the critics, and their losses."""
 
     scale: Tensor

@@ -70,14 +70,23 @@ def list_declared_numbers(definition: Callable[..., Any]) -> list[tuple[int, str
 
 
 class ModuleChanges:
-    """Counts the times at which code outside of this library may have changed modules that a kernel has captured."""
+    """Counts the times at which something may have changed that a kernel has captured."""
 
     count: ClassVar[int] = 0
 
     @classmethod
     def note(cls) -> None:
-        """Let acting look at all modules and attributes again, which takes too long for each action."""
+        """Let updates and acting look at all modules and attributes again, which takes too long for each of them."""
         cls.count += 1
+
+
+class NotesChanges:
+    """A base class of objects whose public attributes, when they are set, count as a change."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if not name.startswith("_"):
+            ModuleChanges.note()
 
 
 def kernels_disabled() -> bool:

@@ -42,6 +42,9 @@ T = TypeVar("T")
 MAX_KEYS = 4
 """Maximum number of captured kinds of batches; each has its own memory for inputs and outputs."""
 
+CHECK_INTERVAL = 16
+"""Number of updates from one comparison of all attributes to the next."""
+
 MAX_CHANGES = 3
 """Number of changes of a learner, without a replay between them, after which nothing more is captured of it."""
 
@@ -225,6 +228,7 @@ class ModuleAddresses:
 
     def __init__(self, learner: nn.Module) -> None:
         self.watch: ModuleWatch = ModuleWatch(learner, *_unwatched(learner))
+        self.num_calls: int = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -236,8 +240,14 @@ class ModuleAddresses:
         self.before: tuple[list[int], list[bool]] = self._snapshot()
 
     def find_change(self) -> str:
-        """Return what has changed: a module, its hooks or attributes, the memory of a tensor, or what is frozen."""
-        return self.watch.find_change() or ("its tensors" if self._snapshot() != self.before else "")
+        """Return what has changed: a module, its hooks or attributes, the memory of a tensor, or what is frozen.
+
+        Attributes of modules without :class:`NotesChanges` are compared once in ``CHECK_INTERVAL`` calls.
+        """
+        self.num_calls += 1
+        is_due = self.num_calls % CHECK_INTERVAL == 0 or self.watch.has_hint()
+        change = self.watch.find_change() if is_due else ""
+        return change or ("its tensors" if self._snapshot() != self.before else "")
 
     def _snapshot(self) -> tuple[list[int], list[bool]]:
         tensors = [x for x in chain.from_iterable(map(dict.values, self.tables)) if x is not None]

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Mode, Obs, Step
@@ -84,23 +82,17 @@ class Captures:
         self.by_key: dict[Any, Capture | None] = {}
         self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
         self.supported: bool = supported and not any(watch.hook for watch in self.watches)
-        self.children: list[dict[str, Any]] = [table for watch in self.watches for table in watch.children]
-        self.children_before: list[dict[str, Any]] = [*map(dict, self.children)]
         self.parts: list[int] = _part_ids(owner)
-        self.num_noted: int = ModuleChanges.count
-        self.num_handles: int = RemovableHandle.next_id
 
     def have_expired(self, owner: Any) -> bool:
         """Return whether an attribute of the function or policy, or one of its networks, was changed.
 
         Hooks and replaced modules are noticed at once, anything else after :class:`ModuleChanges`.
         """
-        is_noted = self.num_noted == ModuleChanges.count and self.num_handles == RemovableHandle.next_id
-        if is_noted and self.children == self.children_before:
-            return False
-        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
-        has_changed = any(watch.find_change() for watch in self.watches)
-        return has_changed or _part_ids(owner) != self.parts
+        for watch in self.watches:
+            if watch.has_hint() and (watch.find_change() or _part_ids(owner) != self.parts):
+                return True
+        return False
 
     def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: Any) -> Any:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""

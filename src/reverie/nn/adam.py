@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within, initial_value
 from reverie.core.collectives import all_reduce_mean, is_distributed
 from reverie.core.config import Config
-from reverie.core.kernel_dispatch import accelerated
+from reverie.core.kernel_dispatch import NotesChanges, accelerated
 from reverie.core.types import Metrics, State
 from reverie.nn.loss_scale import LossScale
 from reverie.nn.optim import LaPropAGC, Tensors, changed_lr, clip_grad_norm, load_moments, lr_or_tensor, trainable
@@ -93,7 +93,7 @@ class AdamSettings(NamedTuple):
     """The learning rate ``[]`` instead of ``lr``, if it changes with env steps."""
 
 
-class Adam:
+class Adam(NotesChanges):
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
     loss_scale: LossScale | None = None
@@ -168,7 +168,7 @@ class Adam:
             params = [p.detach() for p in self.params if p.requires_grad]
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         trained = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
-        self.updates += 1
+        self.updates.add_(1)
         params, mean, square = ([x[i] for x in trained] for i in range(3))
         if self.decoupled_decay:
             rate = self.settings.lr if self.settings.rate is None else self.settings.rate

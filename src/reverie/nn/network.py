@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
 from reverie.nn.bodies import Body
@@ -176,7 +177,7 @@ def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> ObsCo
     return ObsConcat(spec, cfg, dtype) if memory is None else MemoryInputs(spec, cfg, dtype, memory)
 
 
-class Network(nn.Module):
+class Network(NotesChanges, nn.Module):
     """Observations, and optionally another input, through an MLP, or K of them (``copies``) that share an encoder."""
 
     def __init__(

@@ -17,7 +17,7 @@ from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat,
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, count_noun
-from reverie.core.kernel_dispatch import accelerated
+from reverie.core.kernel_dispatch import NotesChanges, accelerated
 from reverie.core.types import Metrics, State
 from reverie.nn.loss_scale import LossScale
 
@@ -146,7 +146,7 @@ def laprop(
     return momentum * (rate / corrections[0])
 
 
-class LaPropAGC:
+class LaPropAGC(NotesChanges):
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
     Per tensor, in the order that the DreamerV3 authors use::
@@ -242,7 +242,7 @@ class LaPropAGC:
             flat = torch.cat([grad.flatten() for grad in grads])
         warm = (self.updates + self.warmup_start) / c.warmup if c.warmup else torch.ones_like(self.updates)
         rate = self.rate * warm.clamp(max=1)
-        self.updates += 1
+        self.updates.add_(1)
         step = self._step(flat, clip, rate)  # [count]
         self._subtract(step)
         norm = grad_norms.norm()

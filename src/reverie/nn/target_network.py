@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.kernel_dispatch import accelerated
+from reverie.core.kernel_dispatch import NotesChanges, accelerated
 
 
-class TargetNetwork(nn.Module):
+class TargetNetwork(NotesChanges, nn.Module):
     """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
     A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. With
@@ -45,7 +45,7 @@ class TargetNetwork(nn.Module):
         for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
             copied.copy_(buffer)
         if self.interval > 1:
-            self.count += 1
+            self.count.add_(1)
         polyak_update(slow, fast, self.rate, self.count if self.interval > 1 else None, self.interval)
 
     @torch.no_grad()
