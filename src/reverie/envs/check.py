@@ -156,7 +156,8 @@ class RandomPlayer:
         """Replay the causes of ``rows``, which follow ``step``; return the difference, "" if there is none."""
         for expected in rows:
             actual, step = self.do(expected.cause), step + 1 if isinstance(expected.cause, np.ndarray) else 0
-            ends = zip(("the reward", "terminated", "truncated"), expected.outcome, actual.outcome, strict=True)
+            names = ("the reward", "terminated", "truncated", "whose action was executed")
+            ends = zip(names, expected.outcome, actual.outcome, strict=True)
             wrong = [name for name, before, after in ends if before != after]
             wrong += [
                 f"observation '{key}'" for key, x in expected.obs.items() if not np.array_equal(x, actual.obs[key])
@@ -255,7 +256,7 @@ class _Check:
         self.env = slot.env
         self.measurements["seconds_to_make"] = time.perf_counter() - started
         self.rows.append(self.player.do(1))
-        while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= MAX_REPLAYED_STEPS:
+        while not self.rows[-1].outcome.is_over and len(self.rows) <= MAX_REPLAYED_STEPS:
             if len(self.rows) in (1, SAVED_STEP + 1):
                 self.saved = len(self.rows) - 1, self.player.ask("snapshot")
             self.rows.append(self.player.random_step())
@@ -290,19 +291,21 @@ class _Check:
         while not rows or (
             time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)
         ):
-            if rows and any(rows[-1][1:]):
+            if rows and rows[-1].is_over:
                 first = self.player.do(None)
             row = self.player.random_step()
             rows.append(row.outcome)
-            self.summaries += [self.player.ask("episode_summary")[0]] if any(row.outcome[1:]) else []
-            ended = ended or any(row.outcome[1:])
+            self.summaries += [self.player.ask("episode_summary")[0]] if row.outcome.is_over else []
+            ended = ended or row.outcome.is_over
             static_images -= {key for key in static_images if not np.array_equal(row.obs[key], first.obs[key])}
             for key, total in squares.items():
                 total += np.square(row.obs[key], dtype=np.float64)
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
-        reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
+        for key, kind in self.env.read_executed_action.seen.items():
+            self.findings.add_executed(key, kind)
+        reward, terminated, truncated, _ = map(np.array, zip(*rows, strict=True))
         ends = np.flatnonzero(terminated | truncated) + 1
         spent, resets = sum(map(sum, wrapper.times.values())), wrapper.times["reset()"]
         self.measurements |= {

@@ -25,6 +25,8 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
+from reverie.envs.flat_env import Outcome
+from reverie.envs.interventions import POLICY
 from reverie.envs.make import close_quietly
 from reverie.envs.slot import CLOSE_SECONDS, EnvFailure, Maker, Slot, preserve_torch_rng
 
@@ -38,10 +40,13 @@ STARTUP_ADVICE = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
     "or use {}."
 )
-STEP = struct.Struct("<cqd??")
-"""A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
+STEP = struct.Struct("<cqd??B")
+"""A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated, whose action it was."""
 STEP_MARK = b"\0"
 """A byte that cannot begin a pickle."""
+
+
+NOT_TAKEN = Outcome(0.0, False, False)
 
 
 class SharedColumn(NamedTuple):
@@ -72,9 +77,9 @@ class PipeEnd:
         self._poll = select.poll()  # Connection.poll creates a new selector each time, which takes ten times as long
         self._poll.register(pipe.fileno(), select.POLLIN)
 
-    def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
+    def step(self, turn: int, outcome: Outcome = NOT_TAKEN) -> None:
         """Request a step with the action in shared memory, or answer it once the observation is written."""
-        self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, reward, terminated, truncated))
+        self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, *outcome))
 
     def send(self, *message: Any) -> None:
         """Send any other message: the turn, the request or "done" or "failed", and arguments or the result."""
@@ -87,7 +92,7 @@ class PipeEnd:
             message: tuple[int, str, Any] = pickle.loads(data)
             return message
         step = STEP.unpack(data)
-        return step[1], "step", step[2:]
+        return step[1], "step", Outcome(*step[2:])
 
     def ready(self, seconds: float) -> bool:
         """Return whether a message, or the end of the pipe, arrives within ``seconds``."""
@@ -134,7 +139,7 @@ class WorkerSlot(Slot):
         self.process: Any = None
         self._context, self._timeout = context, timeout
         self._task = (number, CloudpickleWrapper(make), columns, actions)
-        self._action = actions.array()[number]
+        self._action: np.ndarray = actions.array()[number]
         self._line: PipeEnd | None = None
         self._end: Finalize
         self._made = False
@@ -191,6 +196,10 @@ class WorkerSlot(Slot):
             raise EnvFailure(*result)
         self._made = True
         return result
+
+    @property
+    def executed_action(self) -> np.ndarray:
+        return self._action
 
     def _death_error(self) -> EnvError:
         self.process.join(CLOSE_SECONDS)
@@ -274,7 +283,12 @@ def _worker_main(
             except EnvFailure as failed:
                 line.send(turn, "failed", (failed.error, failed.trace))
             else:
-                line.step(turn, *result) if request == "step" else line.send(turn, "done", result)
+                if request == "step":
+                    if result.actor != POLICY:
+                        action[:] = slot.executed_action
+                    line.step(turn, result)
+                else:
+                    line.send(turn, "done", result)
             turn, request, args = line.receive()
             if request == "step":
                 slot.send("step", action.copy())
