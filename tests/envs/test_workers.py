@@ -17,6 +17,7 @@ import torch
 
 from env_steps import play
 from reverie.envs.dummy import Count
+from reverie.envs.flat_env import Outcome
 from reverie.envs.worker import PipeEnd
 
 PATIENCE = 300
@@ -153,15 +154,15 @@ def ends():
     far.close()
 
 
-@pytest.mark.parametrize("outcome", [(0.1, False, False), (-1e300, True, False), (5e-324, False, True)])
+@pytest.mark.parametrize("outcome", [(0.1, False, False, 0), (-1e300, True, False, 1), (5e-324, False, True, 2)])
 def test_steps_are_told_exactly(ends, outcome):
     vector, worker = ends
     vector.step(2**40)
     assert worker.receive()[:2] == (2**40, "step")
-    worker.step(7, *outcome)
+    worker.step(7, Outcome(*outcome))
     turn, what, row = vector.receive()
     assert (turn, what, row) == (7, "step", outcome)
-    assert [*map(type, row)] == [float, bool, bool]
+    assert [*map(type, row)] == [float, bool, bool, int]
 
 
 def test_what_was_said_before_the_end_is_heard_first_and_the_end_stays(ends):

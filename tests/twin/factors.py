@@ -31,6 +31,7 @@ SHARED = {
     "resume": [False, True],
     "crashes": [False, True],
     "kernels": ["on", "off", "captured"],
+    "replaced": ["never", "hil_serl", "gym_hil", "filter"],
 }
 OFF_POLICY = {
     "algo": ["dqn", "discrete_sac", "ddpg", "sac", "td3", "qr_dqn", "dreamer_v3"],
@@ -65,7 +66,7 @@ FAMILIES = {"off_policy": OFF_POLICY, "on_policy": ON_POLICY, "files": FILES}
 REST = {
     "algo": "dqn", "stack": "none", "norm": "none", "scale": "none", "kernels": "on", "estimator": ("td0", 0),
     "goals": "", "hindsight": "none", "sampling": "uniform", "storage": "ram", "capacity": 100_000, "memory": "none",
-    "evaluate": "no", "epochs": 1, "format": "", "replaced": "never",
+    "evaluate": "no", "epochs": 1, "format": "",
 }  # fmt: skip
 """Values of the factors that a family has not."""
 NIGHT = {
@@ -124,6 +125,8 @@ MEANINGLESS = [
 ]  # fmt: skip
 """Combinations that mean nothing, or that nobody can set."""
 
+TAKEOVERS = ("hil_serl", "gym_hil")
+"""Conventions by which a person's actions are told."""
 ONE_ARRAY = ("d4rl", "robomimic", "lerobot", "tianshou")
 """Formats that store one array of actions."""
 REFUSED = [
@@ -135,6 +138,8 @@ REFUSED = [
     (r"hindsight.*without memory", lambda c: c["hindsight"] != "none" and c["memory"] != "none",
      {"hindsight": "future", "goals": "end", "memory": "lstm", "estimator": ("n_step", 3)}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
+    (r"person took over", lambda c: c["door"] == "rollouts" and c["replaced"] in TAKEOVERS,
+     {"door": "rollouts", "algo": "ppo", "replaced": "hil_serl"}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
     (r"one array of observations", lambda c: c["format"] == "d4rl" and (c["goals"] or c["mask"] != "none"),
@@ -158,6 +163,7 @@ NOT_CROSSED = {
     **dict.fromkeys(("env.noop_max", "env.fire_on_reset", "env.terminal_on_life_loss"), "wrappers of Atari alone"),
     "env.truncate_at_limit": "an environment whose limit is a termination: tests/envs/test_env_options.py",
     "env.clip_reward": "a function of one number: tests/envs/test_env_wrappers.py",
+    "env.filtered_action": "which of two actions: tests/envs/test_interventions.py",
     "env.include_keys": "which observations there are", "env.exclude_keys": "which observations there are",
     "env.mission": "an observation of text",
     **dict.fromkeys(("replay.store_path", "replay.write_buffer", "replay.init_from"), _PLACES),

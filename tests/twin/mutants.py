@@ -107,6 +107,11 @@ def rows_count_twice(original):
     return add
 
 
+@mutant(ReplayBuffer, "correct", {"replaced": "hil_serl"}, "action")
+def the_action_of_the_policy_is_stored(original):
+    return lambda self, action: None
+
+
 @mutant(EpisodeCounter, "add", {}, "a score of no episode")
 def rewards_are_counted_twice(original):
     return lambda self, step, rewards: original(self, step, 2 * rewards)

@@ -39,6 +39,7 @@ class Row:
     may_be_cut: bool = False  # the program may have stopped here, and the open episode then counts as truncated
     is_cut: bool = False  # the episode was given up here, which is known only once the next row is there
     goal: list[int] | None = None
+    chosen: list[float] | None = None  # what the policy chose behind this row, if that was replaced
 
 
 class Report:
@@ -104,7 +105,7 @@ def add_episode(rows, episode, frames, t, c):
     row = rows[*episode, t] = Row((*episode, t), is_first=True)
     decisions = 0
     while t < len(frames) and not row.is_last:
-        action, total, line, taken = frames[t]["action"], 0.0, None, 0
+        begin, total, line, taken = t, 0.0, None, 0
         while t < len(frames) and taken < c["repeat"] and not (line and is_end(line)):
             line = frames[t]
             total, t, taken = total + line["reward"], t + 1, taken + 1
@@ -113,9 +114,19 @@ def add_episode(rows, episode, frames, t, c):
         decisions += 1
         over = is_end(line) or decisions == c["limit"]
         after = Row((*episode, t), reward=total, is_last=over, is_terminal=line["terminated"], previous=row)
-        row.action, row.next = action, after
+        row.action, row.chosen = (action_of(frames[begin:t], name) for name in ("action", "chosen"))
+        if c["door"] == "rollouts":  # a filter is a part of the environment, and takeovers are refused
+            row.action = row.chosen
+        row.next = after
         row = rows[after.key] = after
     return row
+
+
+def action_of(frames, name):
+    """The action of a decision: its numbers are means over the repeats, and the classes are of the last one."""
+    each = [line[name] for line in frames]
+    return [x if isinstance(x, int) else sum(xs) / len(xs) for x, xs in zip(each[-1], zip(*each, strict=True),
+                                                                            strict=True)]  # fmt: skip
 
 
 def backwards(row):
@@ -304,7 +315,8 @@ def check_row(batch, b, t, row, c, report, is_acted):
         stored = [bool(x) for x in batch["obs"]["action_mask"][b, t]] if "action_mask" in batch["obs"] else None
         expect(report, "mask of a truncated row" if row.is_last else "mask", stored, mask_of(c, row), **where)
     if row.action is not None and not row.is_last and is_acted:
-        check_action(batch["action"][b, t].tolist(), row, c, report, where)
+        is_newest = t == batch["reward"].shape[1] - 1  # it may be sampled before the environment has answered
+        check_action(batch["action"][b, t].tolist(), row, is_newest, c, report, where)
 
 
 def expect(report, kind, stored, true, **where):
@@ -312,10 +324,12 @@ def expect(report, kind, stored, true, **where):
         report.add(kind, **where, stored=stored, true=true)
 
 
-def check_action(stored, row, c, report, where):
+def check_action(stored, row, is_newest, c, report, where):
     true = flat_action(c["action"], row.action)
     if c["door"] == "rollouts":  # on-policy learners store what they sampled, and the environment gets it clipped
         stored = [min(1.0, max(-1.0, x)) for x in stored]
+    if is_newest and np.allclose(stored, flat_action(c["action"], row.chosen), atol=1e-5):
+        return
     if not np.allclose(stored, true, atol=1e-5):
         report.add("action", **where, stored=stored, executed=true)
 
@@ -359,7 +373,7 @@ def with_goal(row, goal, c):
     """A copy of ``row`` as it is for an agent with this goal."""
     is_relabeled = c["hindsight"] != "none"
     new = Row(row.key, row.action, row.reward, row.is_first, row.is_last, row.is_terminal, row.previous, row.next,
-              is_cut=row.is_cut, goal=goal)  # fmt: skip
+              is_cut=row.is_cut, goal=goal, chosen=row.chosen)  # fmt: skip
     if is_relabeled:
         new.reward = 0.0 if row.is_first else goal_reward(row.key, goal)
     if is_relabeled and c["goals"] == "end":

@@ -98,9 +98,14 @@ class Life:
             first += n
         return True
 
-    def step(self, action):
-        """Return reward, terminated, truncated."""
+    def is_replaced(self):
+        """Whether somebody else acts now, if the options say so."""
+        return self.t % 3 == 1 and not self.is_over
+
+    def step(self, action, proposed=None):
+        """Return reward, terminated, truncated. ``proposed``: the policy's action, if it was replaced by ``action``."""
         executed = executed_numbers(self.options["action"], action)
+        chosen = executed if proposed is None else executed_numbers(self.options["action"], proposed)
         if self.is_over:  # a vector that does not reset takes one more step
             self.write("extra", action=executed)
             return 0.0, False, False
@@ -112,7 +117,7 @@ class Life:
         truncated = self.t >= length and end in ("limit", "both")
         self.is_over, self.is_terminal = terminated or truncated, terminated
         flags = {"terminated": terminated, "truncated": truncated, "is_legal": is_legal}
-        self.write("step", action=executed, reward=reward, **flags)
+        self.write("step", action=executed, chosen=chosen, reward=reward, **flags)
         return reward, terminated, truncated
 
     def obs(self):
@@ -157,6 +162,35 @@ def told_replacement(who_tells, action, is_replaced):
     return {{"hil_serl": "intervene_action", "filter": "executed_action"}[who_tells]: action} if is_replaced else {}
 
 
+def cast(space, action):
+    """An action as arrays of its space."""
+    if isinstance(space, spaces.Dict):
+        return {key: cast(inner, action[key]) for key, inner in space.items()}
+    return np.asarray(action, space.dtype)
+
+
+def stack(space, actions, as_column):
+    """The actions of N environments, stacked."""
+    if isinstance(space, spaces.Dict):
+        return {key: stack(inner, [action[key] for action in actions], as_column) for key, inner in space.items()}
+    return as_column(np.asarray(actions, space.dtype))
+
+
+def told_at(info, i):
+    """What the info of a vector says of environment ``i``."""
+    return {key: told_at(x, i) if isinstance(x, dict) else x[i] for key, x in info.items()
+            if f"_{key}" in info and info[f"_{key}"][i]}  # fmt: skip
+
+
+def forget(info, i):
+    """Let the info of a vector say nothing of environment ``i``."""
+    for key, x in info.items():
+        if isinstance(x, dict):
+            forget(x, i)
+        elif key.startswith("_"):
+            x[i] = False
+
+
 class StoryEnv(gymnasium.Env):
     """A single environment."""
 
@@ -183,12 +217,12 @@ class StoryEnv(gymnasium.Env):
         if self.options["crashes"] and self.life.episode % 5 == 4 and self.life.t == 1:
             self.life.write("crash")
             raise RuntimeError("the simulator has crashed")
-        who_tells, told = self.options["replaced"], {}
-        if who_tells != "never":
-            is_replaced = self.life.t % 3 == 1
-            action = replacement(self.life, self.options["action"]) if is_replaced else action
-            told = told_replacement(who_tells, action, is_replaced)
-        reward, terminated, truncated = self.life.step(action)
+        executed, told = action, {}
+        if (who_tells := self.options["replaced"]) != "never":
+            is_replaced = self.life.is_replaced()
+            executed = replacement(self.life, self.options["action"]) if is_replaced else action
+            told = told_replacement(who_tells, executed, is_replaced)
+        reward, terminated, truncated = self.life.step(executed, action)
         return self.life.obs(), reward, terminated, truncated, self._info() | told
 
     def compute_reward(self, achieved, desired, info):
@@ -243,18 +277,46 @@ class StoryVector(VectorEnv):
 
     def step(self, action):
         reward, flags = np.zeros(self.num_envs, np.float32), np.zeros((2, self.num_envs), bool)
+        who_tells, executed, is_replaced = self.options["replaced"], [], np.zeros(self.num_envs, bool)
         for i, life in enumerate(self.lives):
+            chosen = _select(action, i)
+            is_replaced[i] = who_tells != "never" and life.is_replaced()
+            executed.append(replacement(life, self.options["action"]) if is_replaced[i] else chosen)
             if self.is_ended[i] and self.mode == AutoresetMode.NEXT_STEP:
                 life.reset()
             else:
-                reward[i], *flags[:, i] = life.step(_select(action, i))
+                reward[i], *flags[:, i] = life.step(executed[i], chosen)
         self.is_ended = flags.any(0)
         info = {}
+        if who_tells != "never":
+            info = self._told(executed, is_replaced)
         if self.mode == AutoresetMode.SAME_STEP and self.is_ended.any():
-            info = {"final_obs": self._obs(), "_final_obs": self._column(self.is_ended)}
+            info = self._final_info(info) | {"final_obs": self._obs(), "_final_obs": self._column(self.is_ended)}
             for i in np.flatnonzero(self.is_ended):
                 self.lives[i].reset(is_automatic=True)
         return self._obs(), self._column(reward), self._column(flags[0]), self._column(flags[1]), info | self._info()
+
+    def _told(self, executed, is_replaced):
+        """What the info says of replaced actions: arrays with masks, as Gymnasium joins them; tensors in every step."""
+        who_tells, space = self.options["replaced"], self.single_action_space
+        if self.options["tensors"]:
+            flags = {} if who_tells == "filter" else {"is_intervention": self._column(is_replaced)}
+            return flags | {"executed_action": stack(space, executed, self._column)}
+        info = {}
+        for i, (action, flag) in enumerate(zip(executed, is_replaced, strict=True)):
+            told = told_replacement(who_tells, cast(space, action), bool(flag))
+            info = self._add_info(info, told, i)
+        return info
+
+    def _final_info(self, info):
+        """In a step that resets, what is said of the ended episodes is in the final info."""
+        if self.options["tensors"] or not info:
+            return info
+        ended = {}
+        for i in np.flatnonzero(self.is_ended):
+            ended = self._add_info(ended, told_at(info, i), i)
+            forget(info, i)
+        return {**info, "final_info": ended, "_final_info": self.is_ended.copy()}
 
 
 class StoryIds(StoryVector):

@@ -31,7 +31,7 @@ from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
-from reverie.run.collect import to_executed_action
+from reverie.run.collect import take_action, to_executed_action
 from reverie.run.folder import RunFolder
 
 CONTEXT = 8
@@ -282,7 +282,9 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
             actions.append(to_executed_action(action, step))
             if len(steps) == longest or bool(step.is_last[0]):
                 break
-            step = env.step(actions[-1])
+            step, executed = take_action(env, actions[-1])
+            if executed is not actions[-1]:
+                actions[-1], state = executed, policy.override(state, executed)
         columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
         columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
         yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))

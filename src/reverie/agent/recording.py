@@ -28,6 +28,7 @@ from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
+from reverie.envs.interventions import POLICY, ExecutedActionReader
 from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
 from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
@@ -236,6 +237,8 @@ def record_episode(
     rewards: list[float] = []
     terminations: list[bool] = []
     state, has_ended = None, False
+    keeps_filtered = agent.config.env.filtered_action == "policy"
+    read_executed = ExecutedActionReader(env.action_space, wrapper_stack(env), keeps_filtered)
     while not has_ended:
         chosen, state = agent.act(
             agent.observer.raw_input(env, obs), state, deterministic=config.deterministic, action_mask=mask
@@ -247,6 +250,10 @@ def record_episode(
             state = agent.override(state, action)
         action_list.append(deepcopy(action))
         obs, reward, terminated, truncated, info = checked_step(env, action)
+        executed, actor = read_executed(info, latest.get(MASK_KEY) if isinstance(latest, Mapping) else None)
+        if actor != POLICY:
+            action_list[-1] = agent.codec(executed)
+            state = agent.override(state, action_list[-1])
         mask = agent.observer.read_mask(env, info, terminated, truncated)
         latest = to_learner_obs(obs, mask, terminated)
         obs_list.append(deepcopy(view.convert(latest)))

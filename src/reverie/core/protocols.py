@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
-from reverie.core.types import Batch, Mode, PolicyOutput, State, Step, Update, Window
+from reverie.core.types import Batch, ExecutedActions, Mode, PolicyOutput, State, Step, Update, Window
 
 S = TypeVar("S")
 
@@ -33,6 +33,10 @@ class Env(Protocol):
     @property
     def exact_rewards(self) -> np.ndarray:
         """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
+
+    @property
+    def executed(self) -> ExecutedActions | None:
+        """The actions that have led to the current rows, where they were not the policy's; None: all were."""
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
@@ -245,6 +249,9 @@ class RowSink(Protocol):
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Add one row to each of N streams: observation, the action ``[N, A]`` taken after it, the policy's extras."""
+
+    def correct(self, action: Tensor) -> None:
+        """Replace the actions of the newest rows by those that were executed, ``[N, A]``; before the next row comes."""
 
 
 class RolloutSink(RowSink, Protocol):

@@ -130,6 +130,18 @@ class Step:
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
 
 
+class ExecutedActions(NamedTuple):
+    """What N environments say of the actions behind a row: where ``is_replaced``, the policy's was not executed."""
+
+    action: Tensor  # [N, A] float32, the action that was executed instead
+    is_replaced: Tensor  # [N] bool
+    is_takeover: Tensor  # [N] bool, where this was no function of the policy's action: a person's
+
+    def replace_in(self, action: Tensor) -> Tensor:
+        """Return the policy's ``action`` ``[N, A]`` with the executed actions where it was replaced."""
+        return torch.where(self.is_replaced[:, None], self.action, action)
+
+
 class QValues(NamedTuple):
     """The values of all action classes; the class with the highest value is chosen."""
 

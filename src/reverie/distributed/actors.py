@@ -71,6 +71,10 @@ class BlockSink:
             column[:, self.turns] = as_numpy(values[name])
         self.turns += 1
 
+    def correct(self, action: Tensor) -> None:
+        """Replace the actions of the newest rows by those that were executed."""
+        self.rows["action"][:, self.turns - 1] = as_numpy(action)
+
     @property
     def full(self) -> bool:
         """Whether it is time to send the block."""
@@ -96,8 +100,9 @@ class ActorWorker:
             self.load_newest_weights()
             port.check()
         self.collector: EnvCollector = EnvCollector(
-            self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
-        )
+            self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps,
+            on_policy=config.algo.on_policy,
+        )  # fmt: skip
 
     def load_newest_weights(self) -> None:
         """Load the newest weights, if there are any."""
@@ -126,7 +131,8 @@ class ActorWorker:
                 self.send()
 
     def send(self) -> None:
-        """Send the rows of the block, and the finished episodes."""
+        """Send the rows of the block, once their actions are final, and the finished episodes."""
+        self.collector.settle()
         self.port.send(
             self.blocks.rows, self.blocks.turns, self.version, join_episodes(self.collector.pop_episodes()),
             self.collector.restarts,

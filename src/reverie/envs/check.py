@@ -156,7 +156,8 @@ class RandomPlayer:
         """Replay the causes of ``rows``, which follow ``step``; return the difference, "" if there is none."""
         for expected in rows:
             actual, step = self.do(expected.cause), step + 1 if isinstance(expected.cause, np.ndarray) else 0
-            ends = zip(("the reward", "terminated", "truncated"), expected.outcome, actual.outcome, strict=True)
+            names = ("the reward", "terminated", "truncated", "whose action was executed")
+            ends = zip(names, expected.outcome, actual.outcome, strict=True)
             wrong = [name for name, before, after in ends if before != after]
             wrong += [
                 f"observation '{key}'" for key, x in expected.obs.items() if not np.array_equal(x, actual.obs[key])
@@ -302,7 +303,9 @@ class _Check:
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
-        reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
+        for key, kind in self.env.read_executed_action.seen.items():
+            self.findings.add_executed(key, kind)
+        reward, terminated, truncated, _ = map(np.array, zip(*rows, strict=True))
         ends = np.flatnonzero(terminated | truncated) + 1
         spent, resets = sum(map(sum, wrapper.times.values())), wrapper.times["reset()"]
         self.measurements |= {

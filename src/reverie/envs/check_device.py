@@ -12,6 +12,7 @@ from reverie.core.specs import MASK_KEY
 from reverie.core.types import FLAGS, Step
 from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.findings import Findings
+from reverie.envs.interventions import is_of_takeover
 
 NUM, TURNS, SAVED_TURN, SEED = 16, 200, 20, 2
 """Environments and turns of a check, the turn after which the state is saved, and the seed."""
@@ -42,6 +43,8 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
     except ReverieError as error:
         findings.add("refused", error=str(error).rstrip("."))
         return {"device": str(env.device)}
+    if env.executed_keys is not None and env.executed_keys[0]:
+        findings.add_executed(env.executed_keys[0], "takeover" if is_of_takeover(*env.executed_keys) else "filter")
     return _measure(rows, env, findings)
 
 

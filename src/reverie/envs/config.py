@@ -87,6 +87,10 @@ class EnvConfig(Config):
     log_info: tuple[str, ...] = ()
     """Values of the info to log for each episode: `KEY` for the value in the last step, or `KEY:HOW`, with `sum`,
     `mean`, `max`, `min` or `last` over the steps."""
+    filtered_action: Literal["executed", "policy"] = "executed"
+    """The action to store where a filter, such as a safety layer, replaced the policy's and says so in the info as
+    `executed_action`. `policy`: the policy's, and the filter is a part of the environment. On-policy learners always
+    store the policy's. Of a takeover by a person, the executed action is stored."""
     tasks: Annotated[tuple[int, ...], AtLeast(1)] = ()
     """Tasks of the episodes, in turn: `1 3`. Empty: all tasks of an environment with tasks, such as OGBench's."""
     task_option: str = "task_id"

@@ -12,17 +12,26 @@ import torch
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ActionError, ConfigError, DataError, EnvError, ReverieError, format_error
+from reverie.core.errors import (
+    ActionError,
+    ConfigError,
+    DataError,
+    EnvError,
+    ReverieError,
+    format_error,
+    short_repr,
+)
 from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
-from reverie.core.types import State, Step
+from reverie.core.types import ExecutedActions, State, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import SUCCESS_RATE
+from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
-from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder
+from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder, action_encoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 from reverie.envs.wrappers import find_instances
 
@@ -65,6 +74,11 @@ class DeviceVectorEnv:
         self._refuses_masks = has_no_mask and has_choices(vector.action_space)
         self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
         self._hidden_masks: Tensor | None = None
+        self._keeps_filtered = config.filtered_action == "policy"
+        self._encode_action = action_encoder(vector.action_space, self.device)
+        self.executed_keys: tuple[str, str] | None = None
+        """The keys of the executed action and its flag in infos, "" if they have none; None before the first step."""
+        self.executed: ExecutedActions | None = None
         self._restart_checks()
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
@@ -75,7 +89,7 @@ class DeviceVectorEnv:
         seed, self._seed = self._seed if seed is None else seed, None
         self._must_reset = False
         rows = self._call(self.vector.reset, seed)
-        self._shown = None
+        self._shown = self.executed = None
         return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
     def step(self, action: Tensor) -> Step:
@@ -94,7 +108,45 @@ class DeviceVectorEnv:
         if self._hidden_masks is not None:
             for cut in self._choices:
                 flat[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), flat[:, cut])
-        return self._show(self._call(self.vector.step, self._decode(flat)), first)
+        rows = self._call(self.vector.step, self._decode(flat))
+        self.executed = self._read_executed_actions(name_keys(rows.info), first, rows.last)
+        return self._show(rows, first)
+
+    def _read_executed_actions(self, info: Mapping[Any, Any], first: Tensor, last: Tensor) -> ExecutedActions | None:
+        """Return what the ``info`` of a step says, which every step says or none, as nothing waits for the device."""
+        key, flag = keys = find_keys(info) or ("", "")
+        self.executed_keys = self.executed_keys or keys
+        if keys != self.executed_keys or (not key and IS_INTERVENTION in info):
+            keys_text = ", ".join(sorted(KEYS & info.keys())) or "none"
+            raise DataError(
+                f"keys of executed actions in the info of this step: {keys_text}. Expected the same in every step, an "
+                f"action and, of takeovers, {IS_INTERVENTION}, as tensors [N, ...]; or never any."
+            )
+        if not key or (self._keeps_filtered and not is_of_takeover(key, flag)):
+            return None
+        final = name_keys(info.get(FINAL_INFO) or {})
+        try:
+            flat, fits = self._encode_action(info[key], self.num_envs)
+            is_replaced = self._read_flag(info[flag]) if flag else torch.ones_like(fits)
+            if key in final:  # the info is of the reset where an episode has ended
+                ends, ends_fit = self._encode_action(final[key], self.num_envs)
+                flat, fits = torch.where(last[:, None], ends, flat), torch.where(last, ends_fit, fits)
+                is_replaced = torch.where(last, self._read_flag(final[flag]), is_replaced) if flag else is_replaced
+        except DataError as error:
+            raise DataError(f"info['{key}'] {error}, an action of {self.vector.action_space} of each.") from None
+        is_replaced = is_replaced & ~first
+        self._fitting_actions &= (fits | ~is_replaced).all()
+        if self._shown is not None and MASK_KEY in self._shown.obs:
+            for cut in self._choices:
+                is_legal = (flat[:, cut] <= self._shown.obs[MASK_KEY][:, cut]).all(1)
+                self._fitting_actions &= (is_legal | ~is_replaced).all()
+        is_takeover = is_replaced if is_of_takeover(key, flag) else torch.zeros_like(is_replaced)
+        return ExecutedActions(flat, is_replaced, is_takeover)
+
+    def _read_flag(self, x: Any) -> Tensor:
+        if not isinstance(x, Tensor) or x.shape != (self.num_envs,) or x.dtype is not torch.bool:
+            raise DataError(f"comes with a flag {short_repr(x)}; expected a tensor [{self.num_envs}] of bool")
+        return x.to(self.device)
 
     def send(self, action: Tensor) -> None:
         self._answer = self.step(action)
@@ -148,17 +200,25 @@ class DeviceVectorEnv:
         shape = self.num_envs, self.action_spec.width
         self._finite_actions = torch.zeros(shape, device=self.device)  # NaN, where an action was not finite
         self._legal_choices = torch.ones(shape[1], dtype=torch.bool, device=self.device)  # [A]
+        self._fitting_actions = torch.ones(1, dtype=torch.bool, device=self.device)  # executed instead of the policy's
 
     def check(self) -> None:
         """Raise the errors that are known only on the device, for which this waits.
 
-        ActionError: an action was not finite; DataError: an observation does not fit its space; the vector's errors.
+        ActionError: an action was not finite; DataError: an observation or an executed action does not fit its space;
+        the vector's errors.
         """
-        flags = torch.cat([self._finite_actions.isfinite().all(1), self._legal_choices]).numpy(force=True)
-        finite, legal = flags[: self.num_envs], flags[self.num_envs :]
+        columns = [self._finite_actions.isfinite().all(1), self._fitting_actions, self._legal_choices]
+        flags = torch.cat(columns).numpy(force=True)
+        finite, fits, legal = flags[: self.num_envs], flags[self.num_envs], flags[self.num_envs + 1 :]
         self._restart_checks()
         if not finite.all():
             raise ActionError(f"the action for environment {int(finite.argmin())} is not finite: expected numbers.")
+        if not fits:
+            raise DataError(
+                "an executed action in the info of a step is not finite, beyond its bounds, no class, or forbidden by "
+                f"the action mask: expected a legal action of {self.vector.action_space}."
+            )
         check: Callable[[], None] | None = getattr(self.vector, "check", None)
         if check is not None:
             check()

@@ -62,11 +62,17 @@ note state_size: its state takes {value:.1f} MB of each checkpoint, for each env
     __init__: arrays and texts that a new environment has too are left out
 note wide: {name} is declared up to {value:,}: learners see float32, which cannot represent integers beyond {most:,}
     exactly. If there are such integers, subtract an offset, divide, or exclude them with env.exclude_keys
+note executed: reports executed actions ({key}), of a {kind}: {stored}
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
 note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions reach another one
 """
 TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
 """Severity and text of each finding, by its name."""
+STORED_ACTIONS = {
+    "takeover": "off-policy learners store them, and on-policy learners refuse them",
+    "filter": "off-policy learners store them (env.filtered_action), and on-policy learners the policy's",
+}
+"""What learners do with executed actions of each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,10 @@ class Findings(dict[str, Finding]):
     """Names of the findings before the latest call of the environment."""
     spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
     """Spaces of observations and actions; None: no environment has been made yet."""
+
+    def add_executed(self, key: str, kind: str) -> None:
+        """Note that the environment reports executed actions, of this ``kind``: takeover or filter."""
+        self.add("executed", key=key, kind=kind, stored=STORED_ACTIONS[kind])
 
     def add(self, name: str, /, **values: Any) -> None:
         """Add a finding: its text, with ``values``. A fault replaces all other findings of the latest call."""

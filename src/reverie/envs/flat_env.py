@@ -21,6 +21,7 @@ from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary, success_summary
+from reverie.envs.interventions import POLICY, ExecutedActionReader
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
 from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, with_mask
@@ -39,6 +40,8 @@ class Outcome(NamedTuple):
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
+    actor: int = POLICY
+    """Whose action was executed: ``FlatEnv.executed_action`` is not the policy's unless this is ``POLICY``."""
 
     @property
     def is_over(self) -> bool:
@@ -88,6 +91,12 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         lacks_mask = config.uses_key(MASK_KEY) and not isinstance(self.env, ActionMask)
         self._unmasked = lacks_mask and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
+        keeps_filtered = config.filtered_action == "policy"
+        self.read_executed_action: ExecutedActionReader = ExecutedActionReader(
+            env.action_space, wrapper_stack(env), keeps_filtered
+        )
+        self.executed_action: np.ndarray = np.zeros(self._action.spec.width, np.float32)
+        """The flat action ``[A]`` that was executed in the latest step whose ``Outcome.actor`` is not ``POLICY``."""
         self._codec, spec = self._observations(config)
         self._options = ImageOptions(spec, config.resize, config.grayscale, config.max_image_size)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
@@ -148,10 +157,18 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             has_mask = self._unmasked and isinstance(info, dict) and MASK_KEY in info
             if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
+            actor = self._read_actor(info, rows) if info else POLICY
             self._write_obs(obs, False, rows)
         except BaseException as error:
             raise self._with_location(error) from error
-        return Outcome(self._clip(reward) if self._clip else reward, terminated, truncated)
+        return Outcome(self._clip(reward) if self._clip else reward, terminated, truncated, actor)
+
+    def _read_actor(self, info: Any, rows: ObsBuffers) -> int:
+        """Return whose action was executed; set ``executed_action``. ``rows``: still of the row before the step."""
+        executed, actor = self.read_executed_action(info, rows.get(MASK_KEY))
+        if actor != POLICY:
+            self.executed_action = executed
+        return actor
 
     def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
         """Raise ChangedError if the environment has action masks or actions that it did not have when it was made."""

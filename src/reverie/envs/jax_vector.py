@@ -37,7 +37,8 @@ class JaxTask(NamedTuple):
     init: Callable[[Any], tuple[Any, Any]]
     """``init(key)`` returns ``(obs, state)``."""
     step: Callable[[Any, Any, Any], tuple[Any, ...]]
-    """``step(key, state, action)`` returns ``(obs, state, reward, terminal, truncated)``, and ``success`` if known."""
+    """``step(key, state, action)`` returns ``(obs, state, reward, terminal, truncated)``; then ``success``, or None,
+    and the dictionary ``info``, if there are any."""
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_steps: int | None = None
@@ -108,7 +109,9 @@ class JaxVector:
         return self._export(rows)
 
     def _export(self, rows: Any) -> TensorRows:
-        return TensorRows(*self._jax.tree.map(_to_torch, rows))
+        obs, reward, last, terminal, *told = self._jax.tree.map(_to_torch, rows)
+        success, info = (*told, None, None)[:2]
+        return TensorRows(obs, reward, last, terminal, success, info=info or {})
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the states of the environments and the random key, by name."""
@@ -173,16 +176,14 @@ def compiled(
     def turn(carry: Carry, action: Any) -> tuple[Carry, tuple[Any, ...]]:
         key, *keys = jax.random.split(carry.key, 3)
         ended, num = carry.ended, len(carry.ended)
-        obs, state, reward, terminal, truncated, *success = each(step)(
-            jax.random.split(keys[0], num), carry.state, action
-        )
+        obs, state, reward, terminal, truncated, *told = each(step)(jax.random.split(keys[0], num), carry.state, action)
         check_step((num,), reward=reward, terminal=terminal, truncated=truncated)
         fresh = jax.random.split(keys[1], num)
         begun = each(init)(fresh) if restart is None else each(restart)(fresh, *carry.firsts)
         obs, state = tree.map(pick(ended), begun, (obs, state))
         reward = pick(ended)(0.0, reward.astype(jnp.float32))
         last, terminal = (terminal | truncated) & ~ended, terminal & ~ended
-        return Carry(key, state, last, carry.firsts), (obs, reward, last, terminal, *success)
+        return Carry(key, state, last, carry.firsts), (obs, reward, last, terminal, *told)
 
     return jax.jit(begin, static_argnums=1), jax.jit(turn)
 

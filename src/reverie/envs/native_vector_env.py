@@ -22,9 +22,10 @@ from reverie.core.obs_conversion import is_surely_finite
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import column, columns_to_nested, get_at_path
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
-from reverie.core.types import Step
+from reverie.core.types import ExecutedActions, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
+from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader, mentions_executed_action
 from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
 from reverie.envs.suites import package_versions
@@ -33,10 +34,11 @@ from reverie.envs.vector_steps import (
     checked_vector_step,
     episode_info_at,
     final_obs,
+    info_at,
     resets_in_same_step,
     warn_of_hidden_steps,
 )
-from reverie.envs.wrappers import find_instances
+from reverie.envs.wrappers import find_instances, wrapper_stack
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -83,6 +85,10 @@ class NativeVectorEnv:
         self._hidden_masks: np.ndarray | None = None  # of the newest resets in the same step
         if self._is_same_step:
             self._warn_of_hidden_steps()
+        keeps_filtered = config.filtered_action == "policy"
+        self._read_executed_action = ExecutedActionReader(self._actions, wrapper_stack(vector), keeps_filtered)
+        self._legal: np.ndarray | None = None  # [N, A], the masks of the current rows
+        self.executed: ExecutedActions | None = None
         self.exact_rewards: np.ndarray = np.zeros(0)
         self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
@@ -97,7 +103,7 @@ class NativeVectorEnv:
         obs, info = self._call_vector(self._vector.reset, seed=seed)
         if self._unmasked:
             refuse_info_mask(info)
-        self._ended = self._none
+        self._ended, self.executed = self._none, None
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
     def send(self, action: Tensor) -> None:
@@ -129,6 +135,7 @@ class NativeVectorEnv:
             self._warn_of_hidden_steps()
         last = self._ended = done & ~first
         terminal &= last
+        self.executed = self._executed_actions(info, first, last) if info and mentions_executed_action(info) else None
         self._check_ends(first, terminal, truncated & last)
         self.episode_info = {
             number: summary
@@ -137,6 +144,22 @@ class NativeVectorEnv:
         }
         rows = self._same_step_rows(obs, info, last, terminal) if self._is_same_step else self._rows(obs, terminal)
         return self._step(rows, np.where(first, 0.0, reward), first, last, terminal)
+
+    def _executed_actions(self, info: Any, first: np.ndarray, last: np.ndarray) -> ExecutedActions:
+        """Return what the ``info`` of a step says; the actions that have led to ``first`` rows belong to no row."""
+        action = np.zeros((self.num_envs, self.action_spec.width), np.float32)
+        actors = np.full(self.num_envs, POLICY)
+        for number in np.flatnonzero(~first).tolist():
+            part = (episode_info_at if last[number] else info_at)(info, number, self.num_envs)
+            try:
+                executed, actors[number] = self._read_executed_action(
+                    part, None if self._legal is None else self._legal[number]
+                )
+            except DataError as error:
+                raise DataError(f"environment {number}: {error}.") from None
+            if actors[number] != POLICY:
+                action[number] = executed
+        return ExecutedActions(*map(torch.from_numpy, (action, actors != POLICY, actors == TAKEOVER)))
 
     def _warn_of_hidden_steps(self) -> None:
         if self._warns:
@@ -200,7 +223,7 @@ class NativeVectorEnv:
         if not fits.all():
             bad = int(np.argmin(fits))
             raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
-        self.exact_rewards = reward
+        self.exact_rewards, self._legal = reward, rows.get(MASK_KEY)
         return Step(
             obs={key: torch.from_numpy(values) for key, values in rows.items()},
             reward=torch.from_numpy(reward.astype(np.float32)),

@@ -136,6 +136,11 @@ class Slot:
             raise self._failed
         return self._result
 
+    @property
+    def executed_action(self) -> np.ndarray:
+        """The flat action ``[A]`` of the step just received, if its ``Outcome`` says that it was not the policy's."""
+        return self.env.executed_action
+
     def fail(self, failed: EnvFailure) -> None:
         """Remove the environment; every ``receive`` raises ``failed`` until it is restarted."""
         self.stop()

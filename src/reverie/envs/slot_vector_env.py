@@ -19,11 +19,12 @@ from torch import Tensor
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
-from reverie.core.types import Step, no_flags
+from reverie.core.types import ExecutedActions, Step, no_flags
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
+from reverie.envs.interventions import POLICY, TAKEOVER
 from reverie.envs.limits import EndCheck, LimitCheck
 from reverie.envs.make import EnvLike, MakeEnv, env_factory
 from reverie.envs.make_native_vector import make_native_vector
@@ -135,6 +136,8 @@ class SlotVectorEnv:
         """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
         """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
+        self.executed: ExecutedActions | None = None
+        """The actions behind the rows before the current ones, where they were not the policy's."""
         self._logs, self._new = logs, new
         self._requests_summary = True  # whether to ask for these values: after the first episode, only if there are any
         self._summary_checked = False  # whether an episode had all ``env.log_info`` values, or was reported
@@ -221,13 +224,13 @@ class SlotVectorEnv:
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
         last, terminal, truncated = [False] * self.num_envs, [False] * self.num_envs, [False] * self.num_envs
-        reward = [0.0] * self.num_envs
+        reward, actors = [0.0] * self.num_envs, [POLICY] * self.num_envs
         failures: dict[int, EnvFailure] = {}
         for number, slot in enumerate(self._slots):
             if number in down:
                 continue
             try:
-                reward[number], terminal[number], truncated[number] = slot.receive()
+                reward[number], terminal[number], truncated[number], actors[number] = slot.receive()
             except EnvFailure as failed:
                 failures[number] = failed
             else:
@@ -242,6 +245,7 @@ class SlotVectorEnv:
             for number in down:
                 last[number] = True
                 self._show_again(number)
+        self.executed = self._executed_actions(actors) if any(actors) else None
         self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
         self._check_limits(self._arrays, self._location)
         self._check_ends(first, terminal, truncated)
@@ -255,6 +259,14 @@ class SlotVectorEnv:
             is_terminal=_to_bool_tensor(terminal),
         )
         return self._shown
+
+    def _executed_actions(self, actors: list[int]) -> ExecutedActions:
+        action = torch.zeros(self._action_shape, device="cpu")
+        for number, actor in enumerate(actors):
+            if actor != POLICY:
+                action[number] = torch.from_numpy(self._slots[number].executed_action)
+        is_takeover = torch.tensor([actor == TAKEOVER for actor in actors], device="cpu")
+        return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover)
 
     def _restart(self, failures: dict[int, EnvFailure]) -> None:
         """Take down the environments with ``failures``, and restart all that are due."""
@@ -376,8 +388,10 @@ class SlotVectorEnv:
         """
         self._check_open()
         self._store_pending_answer()
-        self._answer, self.exact_rewards, self.episode_info = None, np.zeros(0), {}
+        self._answer, self.executed, self.exact_rewards, self.episode_info = None, None, np.zeros(0), {}
         self._step_unfinished = False
+        for key, array in self._arrays.items():
+            array[...] = step.obs[key].numpy()
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):
             why = self._restarter.restore(number, snapshot, last[number]) if snapshot else None

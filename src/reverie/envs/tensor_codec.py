@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from reverie.core.action_codec import ActionCodec, unflatten_fn
+from reverie.core.action_codec import BOUND_TOLERANCE, ActionCodec, unflatten_fn
 from reverie.core.errors import DataError, EnvError
 from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.obs_conversion import ChannelAxis, channel_bounds, is_channels_first
@@ -152,6 +152,52 @@ def action_decoder(space: Space, device: torch.device) -> Callable[[Tensor], Any
         path: (cuts["/".join(map(str, path)) or "action"], _decoder(leaf, device)) for path, leaf in iter_leaves(space)
     }
     return unflatten_fn(space, leaves)
+
+
+def action_encoder(space: Space, device: torch.device) -> Callable[[Any, int], tuple[Tensor, Tensor]]:
+    """Return the inverse of :func:`action_decoder`, for N actions: flat ones ``[N, A]``, and which fit, ``[N]`` bool.
+
+    Numbers beyond their bounds are clipped. DataError for wrong shapes; nothing waits for the device.
+    """
+    leaves = sorted(("/".join(map(str, path)) or "action", path, leaf) for path, leaf in iter_leaves(space))
+    encoders = [(path, leaf, _encode_numbers(leaf, device) if isinstance(leaf, spaces.Box) else
+                 _encode_classes(leaf, device)) for _, path, leaf in leaves]  # fmt: skip
+
+    def encode(action: Any, num: int) -> tuple[Tensor, Tensor]:
+        parts = []
+        for path, leaf, encode_leaf in encoders:
+            x, shape = get_at_path(action, path), [num, *(leaf.shape or ())]
+            if not isinstance(x, Tensor) or list(x.shape) != shape:
+                actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                raise DataError(f"is {actual}; expected a tensor {shape}, [N, *shape]")
+            parts.append(encode_leaf(x.to(device).reshape(num, -1)))
+        return torch.cat([flat for flat, _ in parts], 1), torch.stack([fits for _, fits in parts]).all(0)
+
+    return encode
+
+
+def _encode_numbers(space: spaces.Box, device: torch.device) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (space.low, space.high))
+    middle, half = (torch.from_numpy(x).to(device) for x in (low + high, np.where(high > low, high - low, 1.0)))
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        unit = (x.double() - middle) / half
+        return unit.clamp(-1.0, 1.0).float(), (unit.abs() <= 1.0 + BOUND_TOLERANCE).all(1)  # also false for NaN
+
+    return encode
+
+
+def _encode_classes(space: Space, device: torch.device) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    counts, start = (array.reshape(-1) for array in classes_of(space))
+    first = torch.from_numpy(np.asarray(start, np.int64)).to(device)
+    widths = [*map(int, counts)]
+
+    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
+        flags = [column.unsqueeze(1) == torch.arange(n, device=device)
+                 for column, n in zip((x - first).unbind(1), widths, strict=True)]  # fmt: skip
+        return torch.cat(flags, 1).float(), torch.stack([part.any(1) for part in flags]).all(0)
+
+    return encode
 
 
 def _decoder(space: Space, device: torch.device) -> TensorFn:

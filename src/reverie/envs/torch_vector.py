@@ -13,10 +13,11 @@ from torch import Tensor
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.specs import MASK_KEY
 from reverie.envs.episode_info import SUCCESS_KEYS
+from reverie.envs.interventions import FINAL_INFO
 from reverie.envs.jax_suites import to_space
 from reverie.envs.make_native_vector import vector_limit, vector_mode
 from reverie.envs.tensor_vector import TensorRows, TensorVector, attribute, first_leaf, is_tensor_vector, map_tensors
-from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, resets_in_same_step, warn_of_hidden_steps
+from reverie.envs.vector_steps import FINAL_OBS, resets_in_same_step, warn_of_hidden_steps
 
 
 class TorchVector:

@@ -13,12 +13,12 @@ from gymnasium.vector import VectorEnv
 
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.logger import logger
+from reverie.envs.interventions import FINAL_INFO
 
 Vector = VectorEnv[Any, Any, Any]
 VectorStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
 FINAL_OBS = ("final_obs", "final_observation")
 """Keys of the info with the last observations of episodes, if the vector resets in the step that ends them."""
-FINAL_INFO = "final_info"
 
 
 def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:

@@ -26,6 +26,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
 from reverie.envs.flat_env import Outcome
+from reverie.envs.interventions import POLICY
 from reverie.envs.make import close_quietly
 from reverie.envs.slot import CLOSE_SECONDS, EnvFailure, Maker, Slot, preserve_torch_rng
 
@@ -42,10 +43,13 @@ STARTUP_ADVICE = (
 CHILDREN_ADVICE = (
     ". The environment starts processes of its own, which a worker process cannot: set env.vectorization = 'sync'"
 )
-STEP = struct.Struct("<cqd??")
-"""A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
+STEP = struct.Struct("<cqd??B")
+"""A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated, whose action it was."""
 STEP_MARK = b"\0"
 """A byte that cannot begin a pickle."""
+
+
+NOT_TAKEN = Outcome()
 
 
 class SharedColumn(NamedTuple):
@@ -76,9 +80,9 @@ class PipeEnd:
         self._poll = select.poll()  # Connection.poll creates a new selector each time, which takes ten times as long
         self._poll.register(pipe.fileno(), select.POLLIN)
 
-    def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
+    def step(self, turn: int, outcome: Outcome = NOT_TAKEN) -> None:
         """Request a step with the action in shared memory, or answer it once the observation is written."""
-        self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, reward, terminated, truncated))
+        self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, *outcome))
 
     def send(self, *message: Any) -> None:
         """Send any other message: the turn, the request or "done" or "failed", and arguments or the result."""
@@ -138,7 +142,7 @@ class WorkerSlot(Slot):
         self.process: Any = None
         self._context, self._timeout = context, timeout
         self._task = (number, CloudpickleWrapper(make), columns, actions)
-        self._action = actions.array()[number]
+        self._action: np.ndarray = actions.array()[number]
         self._line: PipeEnd | None = None
         self._end: Finalize
         self._made = False
@@ -195,6 +199,10 @@ class WorkerSlot(Slot):
             raise EnvFailure(*result)
         self._made = True
         return result
+
+    @property
+    def executed_action(self) -> np.ndarray:
+        return self._action
 
     def _death_error(self) -> EnvError:
         self.process.join(CLOSE_SECONDS)
@@ -279,7 +287,12 @@ def _worker_main(
                 advice = CHILDREN_ADVICE if "daemonic processes" in str(failed.error) else ""
                 line.send(turn, "failed", (type(failed.error)(f"{failed.error}{advice}"), failed.trace))
             else:
-                line.step(turn, *result) if request == "step" else line.send(turn, "done", result)
+                if request == "step":
+                    if result.actor != POLICY:
+                        action[:] = slot.executed_action
+                    line.step(turn, result)
+                else:
+                    line.send(turn, "done", result)
             turn, request, args = line.receive()
             if request == "step":
                 slot.send("step", action.copy())

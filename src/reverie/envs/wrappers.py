@@ -21,6 +21,7 @@ from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.spaces import Path, get_at_path, iter_leaves
 from reverie.core.specs import ObsPart
+from reverie.envs.interventions import join_replacements
 
 Env = gymnasium.Env[Any, Any]
 FlatObs = dict[str, np.ndarray]
@@ -33,10 +34,10 @@ IDLE = np.int64(0)
 """The no-op action of Atari games, as sampled from their space."""
 
 
-def wrapper_stack(env: Env) -> list[Env]:
-    """Return ``env``, the wrapped environments from the outside in, and the environment itself last."""
+def wrapper_stack(env: Any) -> list[Any]:
+    """Return ``env``, or a vector, the wrapped environments from the outside in, and the environment itself last."""
     layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
+    while isinstance(layers[-1], gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         layers.append(layers[-1].env)
     return layers
 
@@ -186,19 +187,21 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             raise EnvError(f"env.pool_frames = {pool} needs uint8 images, but the environment has {space}.")
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action`` up to ``times`` times; the reward is the sum."""
-        total, frames = 0.0, deque[np.ndarray](maxlen=self._pool)
+        """Take ``action`` up to ``times`` times; the reward is the sum. The info tells one executed action of all."""
+        total, frames, infos = 0.0, deque[np.ndarray](maxlen=self._pool), list[Any]()
         for _ in range(self._times):
             # Copied, like the frames: the environment can modify the action, and can draw all frames into one array.
             obs, reward, terminated, truncated, info = checked_step(self.env, copy.deepcopy(action))
             total += reward
+            infos.append(info)
             if self._pool > 1:
                 frames.append(np.array(obs))
             if terminated or truncated:
                 break
         if len(frames) > 1:
             obs = np.maximum.reduce(frames)
-        return obs, total, terminated, truncated, info
+        executed = join_replacements(self.action_space, action, infos) if any(infos) else None
+        return obs, total, terminated, truncated, info if executed is None else executed
 
 
 def _repeat(layer: Env) -> int:

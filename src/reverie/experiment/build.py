@@ -351,8 +351,10 @@ def build_collection(
     collector = EnvCollector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
-        schedule_position=position,
+        schedule_position=position, on_policy=config.algo.on_policy,
     )  # fmt: skip
+    if store is not None:
+        store.settle = collector.settle
     if isinstance(replay, RolloutBuffer):
         _check_rollout_steps(config, window)
         replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step

@@ -117,6 +117,12 @@ class ReplayBuffer:
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
 
+    def correct(self, action: Tensor) -> None:
+        """Replace the actions of the newest rows by those that were executed, see ``RowSink``."""
+        self.storage.correct(action)
+        if self.store is not None and (self.store_turns == 1 or self.stored == self.count):
+            self.store.correct(as_numpy(action))
+
     def register_row(self, step: Step) -> None:
         """Register one newly collected row of each stream with the samplers."""
         is_first = step.is_first.tolist()

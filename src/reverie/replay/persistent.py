@@ -106,6 +106,8 @@ class PersistentReplay:
         self.segment: str = ""
         self.loaded: State = {}
         self.saves_rows: bool = on_device and config.save and self.store is None
+        self.settle: Callable[[], None] = lambda: None
+        """Waits for what can still change the newest rows; called before they are saved."""
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
         self.is_copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
@@ -189,6 +191,7 @@ class PersistentReplay:
 
     def state_dict(self) -> State:
         """Return the position in the store, the rows that are not stored yet, and the state of the samplers."""
+        self.settle()
         first, count = self.replay.oldest_needed, self.replay.count
         numbers = {"count": count, "oldest": first}
         state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}

@@ -134,13 +134,13 @@ class RolloutBuffer(MinibatchSource, ReplayBuffer):
         self._restart(first)
 
     def _complete_rows(self) -> Batch:
+        step = self.next_row_fn()  # first: it may correct the newest of the rows
         streams, before = self.storage.streams, self.window.context
         handles = (self.begun - before) * streams + torch.arange(streams)
         rows = self.storage.gather(handles, before + self.window.rollout)
         if self.gpu is not None:
             block = block_of(rows["reward"]).to(self.gpu, non_blocking=True)
             rows = {name: view_in_block(block, rows[name]) for name in self.storage.specs}
-        step = self.next_row_fn()
         latest = {f"obs/{key}": value for key, value in step.obs.items()} | {"reward": step.reward}
         latest |= {name: getattr(step, name) for name in FLAGS}
         joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
@@ -226,6 +226,10 @@ class DeviceRollout(MinibatchSource):
             for x in self.columns.values():
                 x[: self.window.context] = x[self.window.context]
             self._has_context = True
+
+    def correct(self, action: Tensor) -> None:
+        """Replace the actions of the newest rows, see ``RowSink``."""
+        self._places[self._place - 1]["action"].copy_(action)
 
     def complete(self, step: Step) -> None:
         """Add the row after the rollout, on which the policy has not acted."""

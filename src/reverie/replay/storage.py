@@ -149,6 +149,10 @@ class Storage(ABC):
         self._assign("is_last", slots, np.ones((1, 1), bool), stream)
         self._assign("action", slots, None, stream)
 
+    @abstractmethod
+    def correct(self, action: Tensor) -> None:
+        """Replace the actions of the newest row of each stream by ``action`` ``[N, A]``."""
+
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
         """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; missing ones are set to 0."""
         for name in self.specs:
@@ -244,6 +248,9 @@ class HostStorage(Storage):
 
     def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         put_rows(self.ring, rows, slot)
+
+    def correct(self, action: Tensor) -> None:
+        self.columns["action"][:, (self.count - 1) % self.capacity] = as_numpy(action)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
         extend_rows(self.ring, rows, part, slots.start)
@@ -360,6 +367,9 @@ class DeviceStorage(Storage):
     def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
             self.columns[name][:, slot].copy_(value.detach(), non_blocking=True)
+
+    def correct(self, action: Tensor) -> None:
+        self.columns["action"][:, (self.count - 1) % self.capacity].copy_(action, non_blocking=True)
 
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
         streams = slice(None) if stream is None else slice(stream, stream + 1)

@@ -31,13 +31,17 @@ from reverie.core.protocols import (
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
-from reverie.core.types import Mode, State, Step, count_set
+from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
 them."""
+TAKEOVER_ADVICE = (
+    "a person took over from the policy, as the info of a step says. On-policy learners cannot learn from actions that "
+    "the policy has not sampled: train without takeovers, or choose an off-policy algorithm, such as sac, td3 or dqn."
+)
 SIGNATURE = "signature"
 """Name of the entry in that file that identifies its author (``core/signing.py``)."""
 
@@ -165,14 +169,14 @@ class EnvCollector:
     def __init__(
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
-        schedule_position: Callable[[], int] | None = None,
+        schedule_position: Callable[[], int] | None = None, on_policy: bool = False,
     ) -> None:  # fmt: skip
         """Reset ``env`` with ``seed``, which also seeds random actions.
 
         ``random_steps``: initial env steps with uniformly random actions. ``running_statistics``: updated with every
         row before the policy acts on it. ``exact``: whether the rows loaded from a checkpoint equal the saved rows, so
         that episodes can continue. ``schedule_position``: returns the env steps that exploration schedules follow;
-        None: those that the policy has taken.
+        None: those that the policy has taken. ``on_policy``: whether the learner needs the policy's own actions.
         """
         self.exact = exact
         self.schedule_position = schedule_position
@@ -195,7 +199,9 @@ class EnvCollector:
         self.finished: list[Episodes] = []
         self.unlogged_episodes: list[Episodes] = []
         self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)
+        self.on_policy = on_policy
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
+        self._sent: Tensor | None = None  # the actions of the pending step
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 
     @property
@@ -209,10 +215,27 @@ class EnvCollector:
                 self._step = self.env.receive()
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
+                if (executed := self.env.executed) is not None:
+                    self._correct(executed)
             except Exception as error:
                 self._failure = error
                 raise
         return self._step
+
+    def _correct(self, executed: ExecutedActions) -> None:
+        """Store the ``executed`` actions, and tell the policy, before it acts on the rows behind them."""
+        if self.on_policy:
+            if executed.is_takeover.any():
+                raise DataError(TAKEOVER_ADVICE)
+            return
+        assert self._sent is not None
+        action = executed.replace_in(self._sent)
+        self.sink.correct(action)
+        self.state = self.policy.override(self.state, action)
+
+    def settle(self) -> None:
+        """Wait for the pending rows, which can change the actions of the newest stored rows; without an error."""
+        self._envs_respond()
 
     def collect(self) -> int:
         """Do one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
@@ -229,7 +252,7 @@ class EnvCollector:
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
-        self._step = self._action = None
+        self._sent, self._step, self._action = self._action, None, None
         self._watched = self._stored = self._counted = False
         self.env_steps += num_steps
         return num_steps
@@ -414,6 +437,8 @@ class DeviceCollector(EnvCollector):
         """``turns``: T. ``options``: those of :class:`EnvCollector`."""
         super().__init__(env, policy, sink, **options)
         self.turns = turns
+        self.on_policy = True
+        self._takeover: Tensor | None = None  # [] bool, whether a person took over; None: nobody says so
         self._is_whole = True  # whether no rollout was begun and not completed
         self._restart_counters()
 
@@ -437,6 +462,8 @@ class DeviceCollector(EnvCollector):
             successes.append(self.env.success)
         self.sink.complete(self.step)
         self.env.check()
+        if self._takeover is not None and self._takeover:
+            raise DataError(TAKEOVER_ADVICE)
         num_steps = self._count_rollout(self.sink.newest_rows, successes)
         self._is_whole = True
         self.env_steps += num_steps
@@ -448,9 +475,16 @@ class DeviceCollector(EnvCollector):
         action = self._choose_action(step)
         self._add(step, action)
         middle = time.perf_counter()
-        self._step, self._watched = self.env.step(action), False
+        self._sent, self._step, self._watched = action, self.env.step(action), False
+        if (executed := self.env.executed) is not None:
+            self._correct(executed)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
+
+    def _correct(self, executed: ExecutedActions) -> None:
+        """Note takeovers, which are read from the device once for each rollout."""
+        taken = executed.is_takeover.any()
+        self._takeover = taken if self._takeover is None else self._takeover | taken
 
     def _add(self, step: Step, action: Tensor) -> None:
         self.sink.add(step, action, self.policy.extras(self.state))
@@ -546,6 +580,12 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
     if not is_last.is_cpu:
         return action.masked_fill(is_last[:, None], 0.0)  # without waiting for the device
     return action.index_fill(0, is_last.nonzero()[:, 0], 0.0) if count_set(is_last) else action
+
+
+def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
+    """Step ``env``; return the rows and the action that was executed: ``action`` itself unless it was replaced."""
+    step = env.step(action)
+    return step, action if env.executed is None else env.executed.replace_in(action)
 
 
 def random_flat_actions(

@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.core.columns import pinned_copy, record_event
 from reverie.core.protocols import DeviceEnv, Policy
 from reverie.core.tree import flatten_named, unflatten_named
-from reverie.core.types import State, Step, count_set
+from reverie.core.types import ExecutedActions, State, Step, count_set
 from reverie.run.collect import DeviceCollector
 
 COUNTED_TURNS = 32
@@ -79,6 +79,16 @@ class TurnCollector(DeviceCollector):
         self.acted = ActedRow(row, action, self.policy.extras(self.state), event)
         if not self.late:
             self._add_acted()
+
+    def _correct(self, executed: ExecutedActions) -> None:
+        """Store the ``executed`` actions of the newest rows, which may not be in the replay yet."""
+        assert self._sent is not None
+        action = executed.replace_in(self._sent)
+        if self.acted is None:
+            self.sink.correct(action)
+        else:
+            self.acted = self.acted._replace(action=action)
+        self.state = self.policy.override(self.state, action)
 
     def _add_acted(self) -> None:
         """Add the row of the newest turn to the replay, if it was not added yet."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, count_noun
+from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode
@@ -166,6 +167,7 @@ def evaluate(
     ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
     None: never.
     """
+    num_takeovers: Any = 0
     max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
@@ -189,9 +191,18 @@ def evaluate(
         if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
         action, state = policy.act(step, state, mode)
-        step = env.step(to_executed_action(action, step))
+        action = to_executed_action(action, step)
+        step = env.step(action)
+        if (executed := env.executed) is not None:
+            state = policy.override(state, executed.replace_in(action))
+            num_takeovers = num_takeovers + executed.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
+    if num_takeovers:
+        logger.warning(
+            f"a person took over in {count_noun(int(num_takeovers), 'step')} of this evaluation, as their info says: "
+            "this is not the policy's score"
+        )
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(

@@ -196,6 +196,10 @@ class ReplayStore:
         """Make the newest row of a stream the last of its episode: set ``is_last`` and clear its action."""
         self._writing().end_episode(stream)
 
+    def correct(self, action: np.ndarray) -> None:
+        """Replace the actions of the newest rows by ``action`` ``[N, A]``."""
+        self._writing().correct(action)
+
     def flush(self, timeout: float | None = None) -> bool:
         """Store all rows but the newest of each stream; True if that took at most ``timeout`` seconds (None: forever).
 

@@ -25,9 +25,9 @@ class Writer:
     """Copies rows of one segment into memory, and writes them to the store in its own thread; see ``Store``.
 
     ``add`` copies into the newest *block*. The thread writes full blocks, and the newest one as far as a flush asks;
-    before ``close``, it skips the newest row, which ``end_episode`` can still change. A block is freed once all its
-    rows are committed. Neither side locks a block: the thread reads only rows before the requested row number, and the
-    caller writes only later rows.
+    before ``close``, it skips the newest row, which ``end_episode`` and ``correct`` can still change. A block is freed
+    once all its rows are committed. Neither side locks a block: the thread reads only rows before the requested row
+    number, and the caller writes only later rows.
     """
 
     def __init__(
@@ -79,6 +79,11 @@ class Writer:
                 column[:, slot : slot + n] = rows[name][:, done : done + n]
             done += n
             self._advance(n, slot)
+
+    def correct(self, action: np.ndarray) -> None:
+        if self.count > self.segment.first:
+            number, slot = self._block_and_slot(self.count - 1)
+            self.blocks[number]["action"][:, slot] = action
 
     def end_episode(self, stream: int) -> None:
         if self.count > self.segment.first:

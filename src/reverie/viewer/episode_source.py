@@ -52,6 +52,8 @@ def action_names(agent: Agent) -> list[str]:
 class RecordedEnv:
     """A recorded episode instead of an environment: its actions cannot be changed."""
 
+    executed = None
+
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.load_episode``."""
         self.batch: Batch = agent.load_episode(number, data)

@@ -24,7 +24,7 @@ from reverie.core.seeding import derived_seeds
 from reverie.core.types import Obs, Step
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
-from reverie.run.collect import to_executed_action
+from reverie.run.collect import take_action, to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
 from reverie.viewer.goals import TowardGoal, as_goal, has_env, is_goal_agent, make_goal_strip, observed_goal, unit_of
 from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values
@@ -130,7 +130,8 @@ class Session:
             step, state, count = self.source.reset(seed), self.agent.initial_state(1), 1
             while not step.is_last[0] and count < min(LONG, self.limit) and time.monotonic() < deadline:
                 action, state = self.policy.act(step, state, policy_mode(self.deterministic))
-                step, count = self.source.step(to_executed_action(action, step)), count + 1
+                step, executed = take_action(self.source, to_executed_action(action, step))
+                state, count = self.policy.override(state, executed), count + 1
         return count
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
@@ -159,7 +160,7 @@ class Session:
             self._catch_up(at)
             if is_other:
                 line = self._leave(at, "dream" if action is None else "hands")
-            step = self.source.step(to_executed_action(chosen, line.real[at].step))
+            step, chosen = take_action(self.source, to_executed_action(chosen, line.real[at].step))
             line.actions[at:] = [chosen, *line.actions[at + 1 :]]
             self._add_real_row(step)
         return at + 1

@@ -1,0 +1,354 @@
+"""The executed action, where the info of a step says that it was not the policy's, is what is stored and remembered."""
+
+import enum
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import reverie
+from device_vectors import TorchCycle, jax_task
+from reverie.agent.recording import record_episode
+from reverie.algos.table import algorithm_config
+from reverie.core.errors import DataError
+from reverie.datasets.options import RecordConfig
+from reverie.envs.config import EnvConfig
+from reverie.envs.device_vector_env import DeviceVectorEnv
+from reverie.envs.interventions import join_replacements, read_replacement
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.torch_vector import TorchVector
+from reverie.run.collect import EnvCollector
+from reverie.run.evaluate import evaluate
+
+
+class TeleopEvents(enum.Enum):
+    """As LeRobot has them."""
+
+    IS_INTERVENTION = "is_intervention"
+    SUCCESS = "success"
+
+
+def told_only_then(key):
+    return lambda action, is_replaced: {key: action} if is_replaced else {}
+
+
+CONVENTIONS = {
+    "filter": told_only_then("executed_action"),
+    "hil_serl": told_only_then("intervene_action"),
+    "gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "teleop_action": action},
+    "old_gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "action_intervention": action},
+    "lerobot": lambda action, is_replaced: {
+        TeleopEvents.IS_INTERVENTION: is_replaced, TeleopEvents.SUCCESS: False, "teleop_action": action,
+    },
+    "flagged": lambda action, is_replaced: {"executed_action": action, "is_intervention": is_replaced},
+}  # fmt: skip
+SPACES = {
+    "box": spaces.Box(np.float32([-2, -2]), np.float32([3, 3])),
+    "discrete": spaces.Discrete(4, start=2),
+    "dict": spaces.Dict({"move": spaces.Discrete(3), "force": spaces.Box(-2, 3, (2,))}),
+}
+REPLACED = {"box": np.float32([-1, 1]), "discrete": 5, "dict": {"move": 2, "force": np.float32([0.5, -1.5])}}
+FLAT = {"box": [-0.6, 0.2], "discrete": [0, 0, 0, 1], "dict": [0.0, -0.8, 0, 0, 1]}
+
+
+class Helped(gymnasium.Env):
+    """Episodes of 5 steps, in which somebody replaces every third action; observations count all steps."""
+
+    def __init__(self, convention="hil_serl", space="box", replacement=None):
+        self.tell, self.replacement = CONVENTIONS[convention], REPLACED[space] if replacement is None else replacement
+        self.observation_space, self.action_space = spaces.Box(0, 1e6, (1,)), SPACES[space]
+        self.count = self.time = 0
+
+    def _obs(self):
+        return np.float32([self.count])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        is_replaced = self.count % 3 == 1
+        self.count, self.time = self.count + 1, self.time + 1
+        info = self.tell(self.replacement if is_replaced else action, is_replaced)
+        return self._obs(), 0.0, self.time % 5 == 0, False, info
+
+
+def stored_rows(collector):
+    storage = collector.experiment.replay.storage
+    return storage.read(storage.oldest, storage.count)
+
+
+def check_rows(rows, space):
+    """Every row before the newest one, whose action is not known yet, has the executed action."""
+    count = rows["obs/observation"][:, :, 0]
+    acted = ~rows["is_last"].astype(bool)
+    acted[:, -1] = False
+    is_replaced = acted & (count % 3 == 1)
+    assert is_replaced.sum() > 5
+    np.testing.assert_allclose(rows["action"][is_replaced], np.tile(FLAT[space], (is_replaced.sum(), 1)), atol=1e-6)
+    others = rows["action"][acted & ~is_replaced]
+    assert not np.isclose(others, FLAT[space], atol=1e-6).all(1).all()
+
+
+POLICIES = {"box": "sac", "discrete": "dqn", "dict": "sac"}
+
+
+def collect(env, space="box", steps=60, **settings):
+    config = algorithm_config(POLICIES[space])()
+    collector = reverie.Collector(env, config, steps=steps, learning_starts=10**5, **settings)
+    for _ in collector:
+        pass
+    return collector
+
+
+@pytest.mark.parametrize(("vector", "envs"), [("sync", 1), ("sync", 2), ("async", 2)])
+@pytest.mark.parametrize(("convention", "space"), [*((c, "box") for c in CONVENTIONS), ("gym_hil", "discrete"),
+                                                   ("filter", "dict")])  # fmt: skip
+def test_the_executed_action_is_stored(convention, space, vector, envs):
+    if vector == "async" and convention not in ("filter", "gym_hil"):
+        pytest.skip("workers read infos as this process does")
+    make = functools.partial(Helped, convention, space)
+    with collect(make, space, envs=envs, **{"env.vectorization": vector}) as collector:
+        check_rows(stored_rows(collector), space)
+
+
+@pytest.mark.parametrize("space", ["box", "discrete"])
+def test_rows_that_a_checkpoint_holds_are_settled(space, tmp_path):
+    """The newest row of a checkpoint, too: it is saved before the environment has answered."""
+    make, rows = functools.partial(Helped, "gym_hil", space), []
+    for steps in (17, 18, 60):
+        with collect(make, space, steps=steps, folder=tmp_path) as collector:
+            collector.save()
+            rows.append(stored_rows(collector))
+    check_rows(rows[-1], space)
+    for before in rows[:-1]:
+        for name, x in before.items():
+            n = x.shape[1]
+            np.testing.assert_array_equal(rows[-1][name][:, :n], x, err_msg=name)
+
+
+def test_a_policy_that_remembers_its_action_remembers_the_executed_one():
+    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "filter"))
+    policy = Remembering()
+    collector = EnvCollector(env, policy, Rows())
+    for _ in range(9):
+        collector.collect()
+    remembered = np.array(policy.remembered)
+    is_replaced = np.array([count % 3 == 2 for count in policy.counts])  # the row behind it
+    np.testing.assert_allclose(remembered[is_replaced], np.tile(FLAT["box"], (is_replaced.sum(), 1)), atol=1e-6)
+    assert not remembered[~is_replaced].any()
+
+
+class Remembering:
+    """A policy of zeros whose state is its last action."""
+
+    def __init__(self):
+        self.remembered, self.counts = [], []
+
+    def initial(self, num_envs):
+        return torch.zeros(num_envs, 2)
+
+    def act(self, step, state, mode):
+        if not step.is_first[0]:
+            self.remembered.append(state[0].tolist())
+            self.counts.append(int(step.obs["observation"][0, 0]))
+        return torch.zeros(1, 2), torch.zeros(1, 2)
+
+    def override(self, state, action):
+        return action
+
+    def extras(self, state):
+        return {}
+
+
+class Rows:
+    """A sink that keeps the actions."""
+
+    def __init__(self):
+        self.actions = []
+
+    def add(self, step, action, extras):
+        self.actions.append(action)
+
+    def correct(self, action):
+        self.actions[-1] = action
+
+
+def test_filters_can_be_a_part_of_the_environment():
+    """Not so a person, who does not depend on the policy's action."""
+    for convention, is_stored in (("filter", False), ("hil_serl", True)):
+        config = EnvConfig(filtered_action="policy")
+        env = make_vector_env(config, seed=0, factory=functools.partial(Helped, convention))
+        sink = Rows()
+        collector = EnvCollector(env, Remembering(), sink)
+        for _ in range(9):
+            collector.collect()
+        assert any(action.any() for action in sink.actions) == is_stored
+
+
+@pytest.mark.parametrize(
+    ("replacement", "message"),
+    [
+        (np.float32([0, 3.01]), r"beyond the bounds: .*Helped"),
+        (np.float32([0, np.nan]), r"nan.*finite"),
+        (np.float32([0, 0, 0]), r"'intervene_action'.*shape \(3,\).*outermost wrapper \(.*Helped\)"),
+        ("left", r"of type str"),
+    ],
+)
+def test_an_executed_action_that_is_none_is_an_error_with_its_place(replacement, message):
+    factory = functools.partial(Helped, "hil_serl", replacement=replacement)
+    env = make_vector_env(EnvConfig(restarts=0), seed=0, factory=factory)
+    env.reset()
+    env.step(torch.zeros(1, 2))
+    with pytest.raises(DataError, match=f"(?s)step 2 of episode 1.*{message}"):
+        env.step(torch.zeros(1, 2))
+
+
+def test_rounding_beyond_the_bounds_is_clipped():
+    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, replacement=np.float64([-2.0002, 3])))
+    env.reset()
+    env.step(torch.zeros(1, 2))
+    env.step(torch.zeros(1, 2))
+    assert env.executed.action.tolist() == [[-1, 1]]
+
+
+def test_a_flag_without_an_action_is_an_error():
+    with pytest.raises(DataError, match="does not say which action"):
+        read_replacement({"is_intervention": True})
+    assert read_replacement({"is_intervention": False}) is None
+    assert read_replacement({"teleop_action": [0.0]}) is None
+
+
+def test_a_class_that_the_mask_forbids_is_an_error():
+    class Masked(Helped):
+        def reset(self, **options):
+            return super().reset(**options)[0], {"action_mask": np.int8([1, 1, 1, 0])}
+
+        def step(self, action):
+            *answer, info = super().step(action)
+            return *answer, info | {"action_mask": np.int8([1, 1, 1, 0])}
+
+    env = make_vector_env(EnvConfig(restarts=0), seed=0, factory=lambda: Masked("filter", "discrete"))
+    env.reset()
+    env.step(torch.eye(4)[:1])
+    with pytest.raises(DataError, match=r"'executed_action'.*mask of its row forbids"):
+        env.step(torch.eye(4)[:1])
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+def test_on_policy_learners_refuse_a_person(algo):
+    config = algorithm_config(algo)().merge({"rollout": 20} | ({"batch_size": 20} if algo == "ppo" else {}))
+    with reverie.Collector(functools.partial(Helped, "gym_hil"), config, steps=60) as collector:
+        for _ in range(2):
+            collector.collect()
+        with pytest.raises(DataError, match=r"a person took over.*off-policy"):
+            collector.collect()
+
+
+def test_on_policy_learners_keep_their_actions_under_a_filter():
+    config = algorithm_config("ppo")().merge({"rollout": 20, "batch_size": 20})
+    with reverie.Collector(functools.partial(Helped, "filter"), config, steps=20) as collector:
+        batch = next(iter(collector))
+        assert not torch.isclose(batch.action, torch.tensor(FLAT["box"]), atol=1e-6).all(-1).any()
+
+
+def test_repeated_actions_are_one():
+    """Numbers are averaged, the last class counts, and a person within is a person."""
+    space = SPACES["dict"]
+    policy, person = {"move": 0, "force": np.float32([1, 1])}, {"move": 2, "force": np.float32([-1, 0])}
+    told = join_replacements(space, policy, [{"intervene_action": person, "x": 1}, {"x": 2}])
+    assert (told["x"], told["is_intervention"], told["executed_action"]["move"]) == (2, True, 0)
+    assert told["executed_action"]["force"].tolist() == [0, 0.5]
+    assert join_replacements(space, policy, [{"x": 1}, {}]) is None
+    told = join_replacements(spaces.Box(0, 5, (1,), int), np.array([1]), [{}, {"executed_action": np.array([4])}])
+    assert told["executed_action"].tolist() == [2]
+    assert "is_intervention" not in told
+
+
+def test_recorded_episodes_have_the_executed_action(tmp_path):
+    small = {"algo.batch_size": 4, "algo.networks.units": (8,), "learning_starts": 10, "replay_ratio": 0.1}
+    make = functools.partial(Helped, "hil_serl")
+    reverie.train(
+        "td3", make, run=tmp_path / "run", steps=20, eval_episodes=0, console=False, tensorboard=False, **small
+    )
+    agent = reverie.load(tmp_path / "run", env=make)
+    episode, _ = record_episode(agent, make(), RecordConfig(episodes=1), np.random.default_rng(0), 0, 5)
+    is_replaced = np.isclose(episode["actions"], REPLACED["box"], atol=1e-6).all(1)
+    assert is_replaced.tolist() == [False, True, False, False, True]
+
+
+def test_an_evaluation_says_that_a_person_took_over(said):
+    evaluate(make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "gym_hil")), Remembering(), 1)
+    assert any("a person took over in 2 steps" in line for line in said)
+
+
+def test_the_check_says_what_kind_it_saw():
+    for convention, kind in (("gym_hil", "teleop_action), of a takeover"), ("filter", "executed_action), of a filter")):
+        report = reverie.check_env(functools.partial(Helped, convention), steps=50)
+        assert any(f"reports executed actions ({kind}" in finding.text for finding in report.findings)
+
+
+class ToldTensors(TorchCycle):
+    """Vectors of tensors whose info says the same as that of ``Helped``, in every step."""
+
+    def __init__(self, num_envs, executed=1, flags=None, **options):
+        super().__init__(num_envs, **options)
+        self.executed, self.flags = executed, flags
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        info = {**info, "executed_action": torch.full((self.num_envs,), self.executed)}
+        return *answer, info if self.flags is None else {**info, "is_intervention": torch.tensor(self.flags)}
+
+
+def test_tensors_say_it_in_every_step():
+    env = device_env(ToldTensors(2, flags=[True, False]))
+    env.reset(0)
+    env.step(torch.eye(2)[[0, 0]])
+    assert env.executed.is_takeover.tolist() == [True, False]
+    assert env.executed.replace_in(torch.eye(2)[[0, 0]]).tolist() == [[0, 1], [1, 0]]
+    env.vector.vector.flags = None
+    with pytest.raises(DataError, match="the same in every step"):
+        env.step(torch.eye(2)[[0, 0]])
+
+
+def test_tensors_that_are_no_actions_are_found_by_the_check():
+    env = device_env(ToldTensors(2, executed=2))
+    env.reset(0)
+    env.step(torch.eye(2)[[0, 0]])
+    with pytest.raises(DataError, match=r"executed action.*no class"):
+        env.check()
+
+
+def device_env(vector):
+    return DeviceVectorEnv(TorchVector(vector), EnvConfig(num=vector.num_envs, vectorization="native"), 0)
+
+
+def test_environments_in_jax_say_it_in_an_info():
+    jax = pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    task = jax_task()
+
+    def step(key, state, action):
+        is_replaced = state["age"] % 3 == 1
+        executed = jax.numpy.where(is_replaced, 1, action)
+        return *task.step(key, state, executed), None, {"executed_action": executed, "is_intervention": is_replaced}
+
+    vector = JaxVector(task._replace(step=step), 2)
+    env = DeviceVectorEnv(vector, EnvConfig(num=2, vectorization="native"), 0)
+    shown = env.reset(0)
+    for _ in range(20):
+        is_replaced = (shown.obs["observation"][:, 1] % 3 == 1) & ~shown.is_last
+        shown = env.step(torch.eye(2)[[0, 0]])
+        assert env.executed.is_replaced.tolist() == is_replaced.tolist()
+
+
+def test_actors_correct_their_rows_before_they_send_them():
+    with collect(functools.partial(Helped, "hil_serl"), actors=1, steps=100) as collector:
+        storage = collector.experiment.source.replays[0].storage
+        check_rows(storage.read(storage.oldest, storage.count), "box")
