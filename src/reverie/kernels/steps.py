@@ -39,7 +39,7 @@ _classes: weakref.WeakKeyDictionary[StateSpaceModel, tuple[ModuleWatch, Prepared
 
 def prepared_class(rssm: StateSpaceModel) -> PreparedClass:
     """Return the class that prepares the layers of ``rssm``; None if its methods or modules are not the library's."""
-    return watched_class(rssm)[1]
+    return watched_class(rssm)[1] if isinstance(rssm, RSSM | DenseRSSM) else None
 
 
 def watched_class(rssm: StateSpaceModel) -> tuple[ModuleWatch, PreparedClass]:
