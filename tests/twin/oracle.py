@@ -380,7 +380,7 @@ def with_goal(row, goal, c):
         natural = natural_goal(*row.key[:2])
         is_other_end = row.is_terminal and goal_reward(row.key, natural) != 0.0
         new.is_terminal = not row.is_first and (is_other_end or goal_reward(row.key, goal) == 0.0)
-        new.is_last = new.is_terminal or (row.is_last and (goal == natural or not row.is_terminal))
+        new.is_last = row.is_last or new.is_terminal
     return new
 
 
