@@ -54,9 +54,9 @@ class ActReader(TransitionsReader):
         self.paths: list[Path] = sorted(paths or [path], key=natural_sort_key)
         self.opened: Hdf5File = Hdf5File(self.paths[0])
         self.lengths: list[int] = []
+        self.names: set[str] = self._names(self.paths[0])
         for file_path in self.paths:
             names = self._names(file_path)
-            self.names = getattr(self, "names", names)  # of the first file
             if names != self.names:
                 problem = f"has {', '.join(sorted(names))}, but {self.paths[0]} has {', '.join(sorted(self.names))}"
                 raise DataError(f"{file_path} {problem}: expected the same arrays.")

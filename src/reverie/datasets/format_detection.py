@@ -28,7 +28,7 @@ SQLITE = (
     'import pandas, sqlite3; pandas.read_sql("select * from TABLE order by EPISODE, STEP", '
     'sqlite3.connect("{}")).to_parquet("{}")',
 )
-CONVERSIONS = {
+CONVERSIONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), JSON_LINES),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db"), SQLITE),
 }

@@ -34,7 +34,8 @@ class TorchVector:
 
         ``warns``: warn of steps that no row shows.
         """
-        self.vector, self._warns = vector, warns
+        self.vector: Any = vector
+        self._warns = warns
         inner = getattr(vector, "unwrapped", vector)
         self.name: str = type(inner).__name__
         self.num_envs: int = attribute(vector, "num_envs")

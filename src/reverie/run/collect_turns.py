@@ -41,6 +41,7 @@ class TurnCollector(DeviceCollector):
     sink: Any  # a RowSink
     env_steps: int
     schedule_position: Callable[[], int] | None
+    state: Any
 
     def __init__(
         self, env: DeviceEnv, policy: Policy[Any], sink: Any, *, late: bool | None = None, **options: Any
