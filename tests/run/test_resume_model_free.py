@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import signal
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from resumed_runs import Walk, assert_same
 from reverie.algos.a2c import A2CConfig
@@ -119,6 +123,25 @@ def test_a_run_whose_weights_broke_goes_on_from_before(tmp_path: Path, monkeypat
             train(config, env=Push, run=run)
     assert list((run / "checkpoints").glob("diverged-*"))
     assert train(config, env=Push, run=run).env_steps >= 90
+
+
+def test_a_broken_loss_names_its_weights_and_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ExperimentConfig(algo=DDPGConfig()).merge(COMMON | {"eval_episodes": 0, "steps": 40})
+    good, numbers = Algorithm.update, itertools.count()
+
+    def broken(self: Algorithm, batch: Batch) -> Update:
+        update = good(self, batch)
+        batch.reward.fill_(float(next(numbers)))  # the batches share their memory
+        for parameter in self.parameters():
+            parameter.data.fill_(math.nan)
+        return dataclasses.replace(update, metrics={"loss/critic": torch.tensor(math.nan)})
+
+    monkeypatch.setattr(Algorithm, "update", broken)
+    message = r"loss/critic became nan at update 1, and weights in .* batch\.safetensors"
+    with pytest.raises(RunError, match=message):
+        train(config, env=Push, run=tmp_path)
+    (folder,) = (tmp_path / "checkpoints").glob("diverged-*")
+    assert not load_file(folder / "batch.safetensors")["reward"].any()  # that of the first update
 
 
 ANNEALED = {

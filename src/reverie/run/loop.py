@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
-from reverie.core.types import Batch
+from reverie.core.tree import flatten_named
+from reverie.core.types import Batch, Update
 from reverie.run.collect import CollectorProtocol
 from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_metric_names
 from reverie.run.schedule import Periodic, Schedule
@@ -27,6 +30,8 @@ EvaluateFn = Callable[[WriteFn], None]
 SaveFn = Callable[..., Path]
 """Writes a checkpoint of the whole run and returns its folder. ``diverged=True``: never to continue from."""
 
+BATCH = "batch.safetensors"
+"""File with the batch of the first loss that was not finite, in the checkpoint of a diverged state."""
 ADVICE = (
     "Continue from an earlier checkpoint, or start over, with a lower learning rate or with algo.precision = "
     "float32; or check the loss for extreme inputs and rewards."
@@ -85,7 +90,7 @@ def train_loop(
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
                 clock.updates += 1
-                keep.check.add(update.metrics, clock.updates)
+                keep.check_losses(update, batch)
                 meter.add(update.metrics)
                 if update.rollout_done is not None and bool(update.rollout_done):  # the rollout is no longer needed
                     break
@@ -94,7 +99,7 @@ def train_loop(
                 break
             if log_due():
                 entry = log.log()
-                keep.stop_if(keep.check.bad_loss())
+                keep.stop_if_bad_loss()
                 on_log(entry)
             keep.evaluate(evaluator, eval_due)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
@@ -119,12 +124,34 @@ class _Keep:
 
     def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: SaveFn | None) -> None:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
+        self.bad_batch: Batch | None = None  # of the first update on a CPU with a loss that is not finite
+
+    def check_losses(self, update: Update, batch: Batch) -> None:
+        """Check the losses of the newest update; keep a copy of its ``batch`` if they are not finite."""
+        self.check.add(update.metrics, self.clock.updates)
+        if self.check.read and self.bad_batch is None:
+            self.bad_batch = batch.map(Tensor.clone)  # the next batch is written to the same memory
+
+    def stop_if_bad_loss(self) -> None:
+        """Raise DivergedError if a loss since the run's start was not finite."""
+        if self.check.bad_loss() is not None:
+            self.stop_if(self.check.describe_problem(self.clock.updates))
 
     def stop_if(self, problem: str | None) -> None:
         """If there is a ``problem`` (not finite), save a checkpoint for inspection and raise DivergedError."""
         if problem is not None:
-            saved = f" Its state is saved as {self.checkpoint(diverged=True)}." if self.checkpoint else ""
+            saved = ""
+            if self.checkpoint is not None:
+                path = self.checkpoint(diverged=True)
+                saved = f" Its state is saved as {path}{self._save_batch(path)}."
             raise DivergedError(f"{problem}: the run was stopped.{saved} {ADVICE}")
+
+    def _save_batch(self, path: Path) -> str:
+        """Save the batch of the first loss that was not finite next to the checkpoint ``path``; return a remark."""
+        if self.bad_batch is None or not path.is_dir():
+            return ""
+        save_file({name: x.contiguous() for name, x in flatten_named(self.bad_batch).items()}, path / BATCH)
+        return f", with the batch of that update in {BATCH}"
 
     def save(self) -> Path | None:
         """Write a checkpoint and return its path; raise DivergedError if a loss, a weight or a moment is not finite."""

@@ -225,13 +225,15 @@ class FiniteCheck:
         Reads all parameters and waits for the device. A loss is computed before its update, so it cannot show that this
         update failed; and a parameter whose moments are not finite can stay finite because it never changes.
         """
-        if (problem := self.bad_loss()) is not None:
-            return problem
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
         # others can be masks with -inf
         learned = ((name, values) for name, values in named if values.requires_grad)
+        problem = self.bad_loss()
         if (name := next((name for name, values in learned if not torch.isfinite(values).all()), None)) is not None:
-            return f"weights in {name} are not finite after update {updates}"
+            bad_weights = f"weights in {name} are not finite after update {updates}"
+            return bad_weights if problem is None else f"{problem}, and {bad_weights}"
+        if problem is not None:
+            return problem
         find: Callable[[], str | None] | None = getattr(self.learner, "find_nonfinite_optimizer", None)
         if find is not None and (name := find()) is not None:
             return f"the optimizer moments of {name} are not finite after update {updates}"
