@@ -159,15 +159,6 @@ def test_the_last_row_of_a_reset_in_the_same_step_is_the_final_observation(facto
     assert got["is_first"].T.int().tolist() == [[1, 0, 0, 1, 0, 1, 0, 1], [1, 0, 0, 0, 0, 1, 0, 0]]
 
 
-def test_episodes_of_one_step_in_the_same_step():
-    env = make_vector_env(
-        EnvConfig(num=2, vectorization="native"), seed=0, factory=functools.partial(SimulatedLaps, laps=(1, 1))
-    )
-    got = rows(env, 6, UP.expand(2, 2))
-    assert got["count"][:, 0, 0].tolist() == [0, 1, 0, 1, 0, 1]
-    assert got["reward"][:, 0].tolist() == [0, 1, 0, 1, 0, 1]
-
-
 @pytest.mark.parametrize("factory", [SimulatedLaps, declared_laps, listed_laps, lambda num_envs: SyncVectorEnv(
     [functools.partial(Laps, number) for number in (2, 4)])])  # fmt: skip
 def test_success_is_that_of_the_environment_whose_episode_ends(factory):

@@ -19,7 +19,6 @@ from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.core.types import Step, Window
-from reverie.envs.dummy import Cue
 from reverie.experiment import build
 from reverie.nn.exploration import ChunkPolicy, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.replay import config as replay_config
@@ -78,9 +77,6 @@ def assert_same(run, other):
     ("name", "kind", "settings"),
     [
         ("dqn", cartpole, SMALL | STACKED | {"replay.fractions.priority": 1.0}),
-        ("dqn", Cue, SMALL | {"algo.networks.memory": "gru(8)", "algo.batch_length": 8, "algo.networks.burn_in": 2}),
-        ("td3", pendulum, SMALL | {"algo.normalize_obs": "running", "algo.exploration": "ornstein_uhlenbeck"}),
-        ("sac", pendulum, SMALL),
         ("dreamer_v3", cartpole, DREAMER | {"env.num": 4, "learning_starts": 40, "replay_ratio": 1 / 16}),
     ],
 )

@@ -39,16 +39,6 @@ def learned(run: Path) -> dict[str, torch.Tensor]:
     return read_checkpoint(Checkpoints(run / "checkpoints").latest(), ["algo"])["algo"]["model"]
 
 
-@pytest.mark.parametrize("name", ENVS)
-def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(name: str, tmp_path: Path) -> None:
-    """To the last bit: the same rows are lived, stored, evicted, drawn and learned from."""
-    stacks = {"env": {"env.frame_stack": 4}, "rows": {"algo.frame_stack": 4, "algo.frame_stack_keys": ".*"}}
-    for which, more in stacks.items():
-        config = settings(name, **more)
-        train(config, run=tmp_path / which)
-    torch.testing.assert_close(learned(tmp_path / "rows"), learned(tmp_path / "env"), rtol=0, atol=0)
-
-
 def stored(run: Path) -> dict[str, np.ndarray]:
     """All rows of a run, ``[N, n, ...]``."""
     store = ReplayStore(run / "replay")
