@@ -17,9 +17,10 @@ from reverie.core.errors import DataError
 from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv
-from reverie.envs.interventions import join_replacements, read_replacement
+from reverie.envs.interventions import read_replacement
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.torch_vector import TorchVector
+from reverie.envs.wrappers import ActionRepeat
 from reverie.run.collect import EnvCollector
 from reverie.run.evaluate import evaluate
 
@@ -223,20 +224,40 @@ def test_a_flag_without_an_action_is_an_error():
     assert read_replacement({"teleop_action": [0.0]}) is None
 
 
-def test_a_class_that_the_mask_forbids_is_an_error():
-    class Masked(Helped):
-        def reset(self, **options):
-            return super().reset(**options)[0], {"action_mask": np.int8([1, 1, 1, 0])}
+class Masked(Helped):
+    """The class by which actions are replaced is legal only when ``is_legal(count)``."""
 
-        def step(self, action):
-            *answer, info = super().step(action)
-            return *answer, info | {"action_mask": np.int8([1, 1, 1, 0])}
+    is_legal = staticmethod(lambda count: count % 3 == 1)
 
+    def _mask(self):
+        return {"action_mask": np.int8([1, 1, 1, self.is_legal(self.count)])}
+
+    def reset(self, **options):
+        return super().reset(**options)[0], self._mask()
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, info | self._mask()
+
+
+def test_a_class_that_the_mask_forbids_is_an_error(monkeypatch):
+    monkeypatch.setattr(Masked, "is_legal", staticmethod(lambda count: False))
     env = make_vector_env(EnvConfig(restarts=0), seed=0, factory=lambda: Masked("filter", "discrete"))
     env.reset()
     env.step(torch.eye(4)[:1])
     with pytest.raises(DataError, match=r"'executed_action'.*mask of its row forbids"):
         env.step(torch.eye(4)[:1])
+
+
+def test_a_restored_environment_knows_the_mask_of_its_row():
+    make = functools.partial(Masked, "filter", "discrete")
+    env, other = (make_vector_env(EnvConfig(restarts=0), seed=0, factory=make) for _ in range(2))
+    env.reset()
+    step = env.step(torch.eye(4)[:1])
+    other.reset()
+    other.restore(env.snapshot(), step)
+    other.step(torch.eye(4)[:1])
+    assert other.executed.action.tolist() == [[0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
@@ -256,17 +277,32 @@ def test_on_policy_learners_keep_their_actions_under_a_filter():
         assert not torch.isclose(batch.action, torch.tensor(FLAT["box"]), atol=1e-6).all(-1).any()
 
 
-def test_repeated_actions_are_one():
-    """Numbers are averaged, the last class counts, and a person within is a person."""
-    space = SPACES["dict"]
-    policy, person = {"move": 0, "force": np.float32([1, 1])}, {"move": 2, "force": np.float32([-1, 0])}
-    told = join_replacements(space, policy, [{"intervene_action": person, "x": 1}, {"x": 2}])
-    assert (told["x"], told["is_intervention"], told["executed_action"]["move"]) == (2, True, 0)
-    assert told["executed_action"]["force"].tolist() == [0, 0.5]
-    assert join_replacements(space, policy, [{"x": 1}, {}]) is None
-    told = join_replacements(spaces.Box(0, 5, (1,), int), np.array([1]), [{}, {"executed_action": np.array([4])}])
-    assert told["executed_action"].tolist() == [2]
-    assert "is_intervention" not in told
+@pytest.mark.parametrize(
+    ("space", "policy", "infos", "executed", "is_takeover"),
+    [
+        (spaces.Box(-2, 3, (2,)), [1, 1], [{"intervene_action": [-1, 0]}, {}], [0, 0.5], True),
+        (spaces.Box(-2, 3, (2,)), [1, 1], [{"executed_action": [-1, 0]}, {"is_intervention": False}], [0, 0.5], False),
+        (spaces.Box(0, 5, (1,), int), [1], [{}, {"executed_action": [4]}], [2], False),
+        (spaces.Discrete(3), 0, [{"intervene_action": 2}, {}], 0, True),
+        (spaces.Discrete(3), 0, [{}, {"executed_action": 2}], 2, False),
+    ],
+)
+def test_a_repeated_action_is_one(space, policy, infos, executed, is_takeover):
+    """Numbers are averaged, the last class counts, and a person within is a person, also if the info is reused."""
+    shared, told = {}, iter(infos)
+
+    class Scripted(gymnasium.Env):
+        observation_space, action_space = spaces.Discrete(2), space
+
+        def step(self, action):
+            shared.clear()
+            shared.update(next(told) | {"other": 1})
+            return 0, 0.0, False, False, shared
+
+    *_, info = ActionRepeat(Scripted(), 2).step(np.asarray(policy))
+    assert info["other"] == 1
+    assert np.asarray(info["executed_action"]).tolist() == executed
+    assert info.get("is_intervention", False) == is_takeover
 
 
 def test_recorded_episodes_have_the_executed_action(tmp_path):
