@@ -21,7 +21,8 @@ from reverie.envs.interventions import read_replacement
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.torch_vector import TorchVector
 from reverie.envs.wrappers import ActionRepeat
-from reverie.run.collect import EnvCollector
+from reverie.run.collect import DeviceCollector, EnvCollector
+from reverie.run.collect_turns import TurnCollector
 from reverie.run.evaluate import evaluate
 
 
@@ -157,7 +158,7 @@ class Remembering:
         if not step.is_first[0]:
             self.remembered.append(state[0].tolist())
             self.counts.append(int(step.obs["observation"][0, 0]))
-        return torch.zeros(1, 2), torch.zeros(1, 2)
+        return torch.zeros_like(state), torch.zeros_like(state)
 
     def override(self, state, action):
         return action
@@ -170,10 +171,14 @@ class Rows:
     """A sink that keeps the actions."""
 
     def __init__(self):
-        self.actions = []
+        self.actions, self.is_acted = [], []
 
     def add(self, step, action, extras):
         self.actions.append(action)
+        self.is_acted.append((~step.is_last).tolist())
+
+    def complete(self, step):
+        pass
 
     def correct(self, action):
         self.actions[-1] = action
@@ -350,6 +355,26 @@ def test_tensors_say_it_in_every_step():
     env.vector.vector.flags = None
     with pytest.raises(DataError, match="the same in every step"):
         env.step(torch.eye(2)[[0, 0]])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_on_a_device_are_corrected_before_and_after_they_are_stored(late):
+    """On a GPU a row is stored one turn later."""
+    sink, policy = Rows(), Remembering()
+    collector = TurnCollector(device_env(ToldTensors(2, flags=[True, False])), policy, sink, late=late)
+    for _ in range(12):
+        collector.collect()
+    actions = torch.stack(sink.actions)
+    is_acted = torch.tensor(sink.is_acted)
+    assert is_acted.sum() > 10
+    assert (actions[:, 0] == torch.tensor([0.0, 1.0]))[is_acted[:, 0]].all()
+    assert not actions[:, 1].any()
+
+
+def test_a_rollout_on_a_device_refuses_a_person():
+    collector = DeviceCollector(device_env(ToldTensors(2, flags=[False, True])), Remembering(), Rows(), turns=3)
+    with pytest.raises(DataError, match="a person took over"):
+        collector.collect()
 
 
 def test_tensors_that_are_no_actions_are_found_by_the_check():
