@@ -1,6 +1,5 @@
 """The executed action, where the info of a step says that it was not the policy's, is what is stored and remembered."""
 
-import enum
 import functools
 
 import gymnasium
@@ -11,6 +10,7 @@ from gymnasium import spaces
 
 import reverie
 from device_vectors import TorchCycle, jax_task
+from helped_env import CONVENTIONS, FLAT, REPLACED, Helped
 from reverie.agent.recording import record_episode
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
@@ -24,59 +24,6 @@ from reverie.envs.wrappers import ActionRepeat
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
 from reverie.run.evaluate import evaluate
-
-
-class TeleopEvents(enum.Enum):
-    """As LeRobot has them."""
-
-    IS_INTERVENTION = "is_intervention"
-    SUCCESS = "success"
-
-
-def told_only_then(key):
-    return lambda action, is_replaced: {key: action} if is_replaced else {}
-
-
-CONVENTIONS = {
-    "filter": told_only_then("executed_action"),
-    "hil_serl": told_only_then("intervene_action"),
-    "gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "teleop_action": action},
-    "old_gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "action_intervention": action},
-    "lerobot": lambda action, is_replaced: {
-        TeleopEvents.IS_INTERVENTION: is_replaced, TeleopEvents.SUCCESS: False, "teleop_action": action,
-    },
-    "flagged": lambda action, is_replaced: {"executed_action": action, "is_intervention": is_replaced},
-}  # fmt: skip
-SPACES = {
-    "box": spaces.Box(np.float32([-2, -2]), np.float32([3, 3])),
-    "discrete": spaces.Discrete(4, start=2),
-    "dict": spaces.Dict({"move": spaces.Discrete(3), "force": spaces.Box(-2, 3, (2,))}),
-}
-REPLACED = {"box": np.float32([-1, 1]), "discrete": 5, "dict": {"move": 2, "force": np.float32([0.5, -1.5])}}
-FLAT = {"box": [-0.6, 0.2], "discrete": [0, 0, 0, 1], "dict": [0.0, -0.8, 0, 0, 1]}
-
-
-class Helped(gymnasium.Env):
-    """Episodes of 5 steps, in which somebody replaces every third action; observations count all steps."""
-
-    def __init__(self, convention="hil_serl", space="box", replacement=None):
-        self.tell, self.replacement = CONVENTIONS[convention], REPLACED[space] if replacement is None else replacement
-        self.observation_space, self.action_space = spaces.Box(0, 1e6, (1,)), SPACES[space]
-        self.count = self.time = 0
-
-    def _obs(self):
-        return np.float32([self.count])
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        is_replaced = self.count % 3 == 1
-        self.count, self.time = self.count + 1, self.time + 1
-        info = self.tell(self.replacement if is_replaced else action, is_replaced)
-        return self._obs(), 0.0, self.time % 5 == 0, False, info
 
 
 def stored_rows(collector):
@@ -107,12 +54,17 @@ def collect(env, space="box", steps=60, **settings):
     return collector
 
 
-@pytest.mark.parametrize(("vector", "envs"), [("sync", 1), ("sync", 2), ("async", 2)])
-@pytest.mark.parametrize(("convention", "space"), [*((c, "box") for c in CONVENTIONS), ("gym_hil", "discrete"),
-                                                   ("filter", "dict")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("convention", "space", "vector", "envs"),
+    [
+        *((convention, "box", "sync", 1) for convention in CONVENTIONS),
+        ("gym_hil", "discrete", "sync", 2),
+        ("filter", "dict", "sync", 2),
+        ("filter", "dict", "async", 2),
+    ],
+)
 def test_the_executed_action_is_stored(convention, space, vector, envs):
-    if vector == "async" and convention not in ("filter", "gym_hil"):
-        pytest.skip("workers read infos as this process does")
+    """Vectors of arrays and tensors: ``tests/twin``."""
     make = functools.partial(Helped, convention, space)
     with collect(make, space, envs=envs, **{"env.vectorization": vector}) as collector:
         check_rows(stored_rows(collector), space)
