@@ -23,6 +23,7 @@ from reverie.datasets.output import check_target
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
+from reverie.experiment.config import ExperimentConfig
 from tiny_configs import SETTINGS
 
 pytest.importorskip("minari")
@@ -191,7 +192,7 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
         observer(obs, *state, env.time == 0)
         return 0, state
 
-    agent = SimpleNamespace(act=act, observer=observer)
+    agent = SimpleNamespace(act=act, observer=observer, config=ExperimentConfig())
     with pytest.raises(DataError, match=said):
         record_episode(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
 

@@ -1,6 +1,5 @@
 """The executed action, where the info of a step says that it was not the policy's, is what is stored and remembered."""
 
-import enum
 import functools
 
 import gymnasium
@@ -11,70 +10,21 @@ from gymnasium import spaces
 
 import reverie
 from device_vectors import TorchCycle, jax_task
+from helped_env import CONVENTIONS, FLAT, REPLACED, Helped
 from reverie.agent.recording import record_episode
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
 from reverie.datasets.options import RecordConfig
+from reverie.distributed.actors import ActorWorker, BlockSink
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv
-from reverie.envs.interventions import join_replacements, read_replacement
+from reverie.envs.interventions import read_replacement
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.torch_vector import TorchVector
-from reverie.run.collect import EnvCollector
+from reverie.envs.wrappers import ActionRepeat
+from reverie.run.collect import DeviceCollector, EnvCollector
+from reverie.run.collect_turns import TurnCollector
 from reverie.run.evaluate import evaluate
-
-
-class TeleopEvents(enum.Enum):
-    """As LeRobot has them."""
-
-    IS_INTERVENTION = "is_intervention"
-    SUCCESS = "success"
-
-
-def told_only_then(key):
-    return lambda action, is_replaced: {key: action} if is_replaced else {}
-
-
-CONVENTIONS = {
-    "filter": told_only_then("executed_action"),
-    "hil_serl": told_only_then("intervene_action"),
-    "gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "teleop_action": action},
-    "old_gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "action_intervention": action},
-    "lerobot": lambda action, is_replaced: {
-        TeleopEvents.IS_INTERVENTION: is_replaced, TeleopEvents.SUCCESS: False, "teleop_action": action,
-    },
-    "flagged": lambda action, is_replaced: {"executed_action": action, "is_intervention": is_replaced},
-}  # fmt: skip
-SPACES = {
-    "box": spaces.Box(np.float32([-2, -2]), np.float32([3, 3])),
-    "discrete": spaces.Discrete(4, start=2),
-    "dict": spaces.Dict({"move": spaces.Discrete(3), "force": spaces.Box(-2, 3, (2,))}),
-}
-REPLACED = {"box": np.float32([-1, 1]), "discrete": 5, "dict": {"move": 2, "force": np.float32([0.5, -1.5])}}
-FLAT = {"box": [-0.6, 0.2], "discrete": [0, 0, 0, 1], "dict": [0.0, -0.8, 0, 0, 1]}
-
-
-class Helped(gymnasium.Env):
-    """Episodes of 5 steps, in which somebody replaces every third action; observations count all steps."""
-
-    def __init__(self, convention="hil_serl", space="box", replacement=None):
-        self.tell, self.replacement = CONVENTIONS[convention], REPLACED[space] if replacement is None else replacement
-        self.observation_space, self.action_space = spaces.Box(0, 1e6, (1,)), SPACES[space]
-        self.count = self.time = 0
-
-    def _obs(self):
-        return np.float32([self.count])
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        is_replaced = self.count % 3 == 1
-        self.count, self.time = self.count + 1, self.time + 1
-        info = self.tell(self.replacement if is_replaced else action, is_replaced)
-        return self._obs(), 0.0, self.time % 5 == 0, False, info
 
 
 def stored_rows(collector):
@@ -105,12 +55,17 @@ def collect(env, space="box", steps=60, **settings):
     return collector
 
 
-@pytest.mark.parametrize(("vector", "envs"), [("sync", 1), ("sync", 2), ("async", 2)])
-@pytest.mark.parametrize(("convention", "space"), [*((c, "box") for c in CONVENTIONS), ("gym_hil", "discrete"),
-                                                   ("filter", "dict")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("convention", "space", "vector", "envs"),
+    [
+        *((convention, "box", "sync", 1) for convention in CONVENTIONS),
+        ("gym_hil", "discrete", "sync", 2),
+        ("filter", "dict", "sync", 2),
+        ("filter", "dict", "async", 2),
+    ],
+)
 def test_the_executed_action_is_stored(convention, space, vector, envs):
-    if vector == "async" and convention not in ("filter", "gym_hil"):
-        pytest.skip("workers read infos as this process does")
+    """Vectors of arrays and tensors: ``tests/twin``."""
     make = functools.partial(Helped, convention, space)
     with collect(make, space, envs=envs, **{"env.vectorization": vector}) as collector:
         check_rows(stored_rows(collector), space)
@@ -119,16 +74,14 @@ def test_the_executed_action_is_stored(convention, space, vector, envs):
 @pytest.mark.parametrize("space", ["box", "discrete"])
 def test_rows_that_a_checkpoint_holds_are_settled(space, tmp_path):
     """The newest row of a checkpoint, too: it is saved before the environment has answered."""
-    make, rows = functools.partial(Helped, "gym_hil", space), []
-    for steps in (17, 18, 60):
-        with collect(make, space, steps=steps, folder=tmp_path) as collector:
+    make, config = functools.partial(Helped, "gym_hil", space), algorithm_config(POLICIES[space])()
+    for turns in (16, 1, 1, 40):  # one of the three ends with a replaced action
+        with reverie.Collector(make, config, steps=100, learning_starts=99, folder=tmp_path) as collector:
+            for _ in range(turns):
+                collector.collect()
             collector.save()
-            rows.append(stored_rows(collector))
-    check_rows(rows[-1], space)
-    for before in rows[:-1]:
-        for name, x in before.items():
-            n = x.shape[1]
-            np.testing.assert_array_equal(rows[-1][name][:, :n], x, err_msg=name)
+            rows = stored_rows(collector)
+    check_rows(rows, space)
 
 
 def test_a_policy_that_remembers_its_action_remembers_the_executed_one():
@@ -156,7 +109,7 @@ class Remembering:
         if not step.is_first[0]:
             self.remembered.append(state[0].tolist())
             self.counts.append(int(step.obs["observation"][0, 0]))
-        return torch.zeros(1, 2), torch.zeros(1, 2)
+        return torch.zeros_like(state), torch.zeros_like(state)
 
     def override(self, state, action):
         return action
@@ -169,10 +122,14 @@ class Rows:
     """A sink that keeps the actions."""
 
     def __init__(self):
-        self.actions = []
+        self.actions, self.is_acted = [], []
 
     def add(self, step, action, extras):
         self.actions.append(action)
+        self.is_acted.append((~step.is_last).tolist())
+
+    def complete(self, step):
+        pass
 
     def correct(self, action):
         self.actions[-1] = action
@@ -223,20 +180,40 @@ def test_a_flag_without_an_action_is_an_error():
     assert read_replacement({"teleop_action": [0.0]}) is None
 
 
-def test_a_class_that_the_mask_forbids_is_an_error():
-    class Masked(Helped):
-        def reset(self, **options):
-            return super().reset(**options)[0], {"action_mask": np.int8([1, 1, 1, 0])}
+class Masked(Helped):
+    """The class by which actions are replaced is legal only when ``is_legal(count)``."""
 
-        def step(self, action):
-            *answer, info = super().step(action)
-            return *answer, info | {"action_mask": np.int8([1, 1, 1, 0])}
+    is_legal = staticmethod(lambda count: count % 3 == 1)
 
+    def _mask(self):
+        return {"action_mask": np.int8([1, 1, 1, self.is_legal(self.count)])}
+
+    def reset(self, **options):
+        return super().reset(**options)[0], self._mask()
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, info | self._mask()
+
+
+def test_a_class_that_the_mask_forbids_is_an_error(monkeypatch):
+    monkeypatch.setattr(Masked, "is_legal", staticmethod(lambda count: False))
     env = make_vector_env(EnvConfig(restarts=0), seed=0, factory=lambda: Masked("filter", "discrete"))
     env.reset()
     env.step(torch.eye(4)[:1])
     with pytest.raises(DataError, match=r"'executed_action'.*mask of its row forbids"):
         env.step(torch.eye(4)[:1])
+
+
+def test_a_restored_environment_knows_the_mask_of_its_row():
+    make = functools.partial(Masked, "filter", "discrete")
+    env, other = (make_vector_env(EnvConfig(restarts=0), seed=0, factory=make) for _ in range(2))
+    env.reset()
+    step = env.step(torch.eye(4)[:1])
+    other.reset()
+    other.restore(env.snapshot(), step)
+    other.step(torch.eye(4)[:1])
+    assert other.executed.action.tolist() == [[0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
@@ -256,17 +233,32 @@ def test_on_policy_learners_keep_their_actions_under_a_filter():
         assert not torch.isclose(batch.action, torch.tensor(FLAT["box"]), atol=1e-6).all(-1).any()
 
 
-def test_repeated_actions_are_one():
-    """Numbers are averaged, the last class counts, and a person within is a person."""
-    space = SPACES["dict"]
-    policy, person = {"move": 0, "force": np.float32([1, 1])}, {"move": 2, "force": np.float32([-1, 0])}
-    told = join_replacements(space, policy, [{"intervene_action": person, "x": 1}, {"x": 2}])
-    assert (told["x"], told["is_intervention"], told["executed_action"]["move"]) == (2, True, 0)
-    assert told["executed_action"]["force"].tolist() == [0, 0.5]
-    assert join_replacements(space, policy, [{"x": 1}, {}]) is None
-    told = join_replacements(spaces.Box(0, 5, (1,), int), np.array([1]), [{}, {"executed_action": np.array([4])}])
-    assert told["executed_action"].tolist() == [2]
-    assert "is_intervention" not in told
+@pytest.mark.parametrize(
+    ("space", "policy", "infos", "executed", "is_takeover"),
+    [
+        (spaces.Box(-2, 3, (2,)), [1, 1], [{"intervene_action": [-1, 0]}, {}], [0, 0.5], True),
+        (spaces.Box(-2, 3, (2,)), [1, 1], [{"executed_action": [-1, 0]}, {"is_intervention": False}], [0, 0.5], False),
+        (spaces.Box(0, 5, (1,), int), [1], [{}, {"executed_action": [4]}], [2], False),
+        (spaces.Discrete(3), 0, [{"intervene_action": 2}, {}], 0, True),
+        (spaces.Discrete(3), 0, [{}, {"executed_action": 2}], 2, False),
+    ],
+)
+def test_a_repeated_action_is_one(space, policy, infos, executed, is_takeover):
+    """Numbers are averaged, the last class counts, and a person within is a person, also if the info is reused."""
+    shared, told = {}, iter(infos)
+
+    class Scripted(gymnasium.Env):
+        observation_space, action_space = spaces.Discrete(2), space
+
+        def step(self, action):
+            shared.clear()
+            shared.update(next(told) | {"other": 1})
+            return 0, 0.0, False, False, shared
+
+    *_, info = ActionRepeat(Scripted(), 2).step(np.asarray(policy))
+    assert info["other"] == 1
+    assert np.asarray(info["executed_action"]).tolist() == executed
+    assert info.get("is_intervention", False) == is_takeover
 
 
 def test_recorded_episodes_have_the_executed_action(tmp_path):
@@ -316,6 +308,26 @@ def test_tensors_say_it_in_every_step():
         env.step(torch.eye(2)[[0, 0]])
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_on_a_device_are_corrected_before_and_after_they_are_stored(late):
+    """On a GPU a row is stored one turn later."""
+    sink, policy = Rows(), Remembering()
+    collector = TurnCollector(device_env(ToldTensors(2, flags=[True, False])), policy, sink, late=late)
+    for _ in range(12):
+        collector.collect()
+    actions = torch.stack(sink.actions)
+    is_acted = torch.tensor(sink.is_acted)
+    assert is_acted.sum() > 10
+    assert (actions[:, 0] == torch.tensor([0.0, 1.0]))[is_acted[:, 0]].all()
+    assert not actions[:, 1].any()
+
+
+def test_a_rollout_on_a_device_refuses_a_person():
+    collector = DeviceCollector(device_env(ToldTensors(2, flags=[False, True])), Remembering(), Rows(), turns=3)
+    with pytest.raises(DataError, match="a person took over"):
+        collector.collect()
+
+
 def test_tensors_that_are_no_actions_are_found_by_the_check():
     env = device_env(ToldTensors(2, executed=2))
     env.reset(0)
@@ -349,6 +361,21 @@ def test_environments_in_jax_say_it_in_an_info():
 
 
 def test_actors_correct_their_rows_before_they_send_them():
-    with collect(functools.partial(Helped, "hil_serl"), actors=1, steps=100) as collector:
-        storage = collector.experiment.source.replays[0].storage
-        check_rows(storage.read(storage.oldest, storage.count), "box")
+    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "hil_serl"))
+    actor, port = ActorWorker.__new__(ActorWorker), Port()
+    actor.port, actor.blocks, actor.version = port, BlockSink(port), 0
+    actor.collector = EnvCollector(env, Remembering(), actor.blocks)
+    for _ in range(2):
+        actor.collector.collect()
+    actor.send()
+    np.testing.assert_allclose(port.sent, [[[0, 0], FLAT["box"]]], atol=1e-6)
+
+
+class Port:
+    """The actor's end of a connection."""
+
+    def next_block(self):
+        return {"action": np.zeros((1, 16, 2), np.float32)}
+
+    def send(self, rows, turns, *_):
+        self.sent = rows["action"][:, :turns].copy()

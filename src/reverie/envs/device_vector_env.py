@@ -131,7 +131,7 @@ class DeviceVectorEnv:
             if key in final:  # the info is of the reset where an episode has ended
                 ends, ends_fit = self._encode_action(final[key], self.num_envs)
                 flat, fits = torch.where(last[:, None], ends, flat), torch.where(last, ends_fit, fits)
-                is_replaced = torch.where(last, self._read_flag(final[flag]), is_replaced) if flag else is_replaced
+                is_replaced = torch.where(last, self._read_flag(final.get(flag)), is_replaced) if flag else is_replaced
         except DataError as error:
             raise DataError(f"info['{key}'] {error}, an action of {self.vector.action_space} of each.") from None
         is_replaced = is_replaced & ~first

@@ -157,7 +157,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             has_mask = self._unmasked and isinstance(info, dict) and MASK_KEY in info
             if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
-            actor = self._read_actor(info, rows) if info else POLICY
+            actor = self._read_actor(info, rows) if isinstance(info, dict) and info else POLICY
             self._write_obs(obs, False, rows)
         except BaseException as error:
             raise self._with_location(error) from error

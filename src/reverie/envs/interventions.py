@@ -78,7 +78,7 @@ def is_of_takeover(key: str, flag: str) -> bool:
 
 def read_replacement(info: Any) -> Replacement | None:
     """Return what the ``info`` of a step says of the executed action; None: it was the policy's."""
-    if not info or not isinstance(info, Mapping):
+    if not isinstance(info, Mapping) or not info:
         return None
     keys = find_keys(info := name_keys(info))
     if keys is None:
@@ -172,18 +172,17 @@ def _as_row(value: Any, leaf: Space) -> np.ndarray:
     return array[None]
 
 
-def join_replacements(space: Space, action: Any, infos: Sequence[Any]) -> dict[str, Any] | None:
-    """Return what the info of several steps of one decision says; None: the policy's action was executed in all.
+def join_replacements(
+    space: Space, action: Any, replacements: Sequence[Replacement | None], info: Mapping[Any, Any]
+) -> dict[Any, Any]:
+    """Return the ``info`` of the last of several steps of one decision, with one executed action for all of them.
 
     Executed numbers are averaged; of classes, the last counts. A takeover in one of them is one of the decision.
-    ``action``: the policy's.
+    ``action``: the policy's. ``replacements``: what :func:`read_replacement` says of each step.
     """
-    replacements = [read_replacement(info) for info in infos]
-    if all(replacement is None for replacement in replacements):
-        return None
-    executed = [action if r is None else r.action for r in replacements]
-    is_takeover = any(r is not None and r.is_takeover for r in replacements)
-    told = {key: value for key, value in name_keys(infos[-1]).items() if key not in KEYS}
+    executed = [action if replacement is None else replacement.action for replacement in replacements]
+    is_takeover = any(replacement is not None and replacement.is_takeover for replacement in replacements)
+    told = {key: value for key, value in name_keys(info).items() if key not in KEYS}
     told[EXECUTED_ACTION] = _join_actions(space, executed)
     return told | ({IS_INTERVENTION: True} if is_takeover else {})
 

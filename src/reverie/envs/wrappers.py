@@ -21,7 +21,7 @@ from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.spaces import Path, get_at_path, iter_leaves
 from reverie.core.specs import ObsPart
-from reverie.envs.interventions import join_replacements
+from reverie.envs.interventions import Replacement, join_replacements, read_replacement
 
 Env = gymnasium.Env[Any, Any]
 FlatObs = dict[str, np.ndarray]
@@ -188,20 +188,21 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     def step(self, action: Any) -> Stepped:
         """Take ``action`` up to ``times`` times; the reward is the sum. The info tells one executed action of all."""
-        total, frames, infos = 0.0, deque[np.ndarray](maxlen=self._pool), list[Any]()
+        total, frames, replacements = 0.0, deque[np.ndarray](maxlen=self._pool), list[Replacement | None]()
         for _ in range(self._times):
             # Copied, like the frames: the environment can modify the action, and can draw all frames into one array.
             obs, reward, terminated, truncated, info = checked_step(self.env, copy.deepcopy(action))
             total += reward
-            infos.append(info)
+            replacements.append(copy.deepcopy(read_replacement(info)))
             if self._pool > 1:
                 frames.append(np.array(obs))
             if terminated or truncated:
                 break
         if len(frames) > 1:
             obs = np.maximum.reduce(frames)
-        executed = join_replacements(self.action_space, action, infos) if any(infos) else None
-        return obs, total, terminated, truncated, info if executed is None else executed
+        if any(replacements):
+            info = join_replacements(self.action_space, action, replacements, info)
+        return obs, total, terminated, truncated, info
 
 
 def _repeat(layer: Env) -> int:
