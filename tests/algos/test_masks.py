@@ -121,7 +121,7 @@ def test_the_target_entropy_of_a_row_is_that_of_its_legal_classes(name: str, act
     expected = (losses.metrics["train/entropy"] - sum(targets) / len(targets)).detach()
     (slope,) = torch.autograd.grad(losses.terms["temperature"], agent.objective.log_temperature)
     torch.testing.assert_close(slope, agent.objective.temperature * expected)
-    fixed = config.merge({"target_entropy": 0.3, "target_entropy_scale": 1.0}).build(SPECS["vector"] | part, acts)
+    fixed = config.merge({"target_entropy": 0.3}).build(SPECS["vector"] | part, acts)
     assert fixed.objective.mean_target_entropy(given, torch.ones(4, 2)) == 0.3
 
 

@@ -321,7 +321,7 @@ class SACConfig(CriticConfig):
     """Target entropy of the policy in nats, for learning the temperature. None: -A for A continuous dimensions, plus
     0.98 ln n for each choice among n legal classes."""
     target_entropy_scale: Annotated[float, Above(0)] = 1.0
-    """Factor of the default target entropy. SimBa uses -A / 2."""
+    """Factor of the default of target_entropy. A number given there is not scaled. SimBa uses -A / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -336,11 +336,6 @@ class SACConfig(CriticConfig):
             raise ConfigError(
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "
                 "cannot be learned. Set temperature_lr = 0."
-            )
-        if self.target_entropy is not None and self.target_entropy_scale != 1:
-            raise ConfigError(
-                f"target_entropy_scale = {self.target_entropy_scale}, target_entropy = {self.target_entropy}: only the "
-                "default is scaled. Set target_entropy_scale = 1."
             )
 
     def resolve_target_entropy(self, default: float) -> float:

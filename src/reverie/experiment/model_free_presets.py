@@ -295,7 +295,8 @@ TABLE: dict[str, Preset] = {
     "dqn": Preset("dqn", ANY_VALUES, "DQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={}, from_steps=_short_exploration),
     "discrete_sac": Preset("discrete_sac",
-        SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000},
+        SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000,
+            "algo.target_entropy_scale": 0.5},  # of 0.98 ln 2, the author's, a policy is left that hardly chooses
         "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=_short_starts),
     "qr_dqn": Preset("qr_dqn", ANY_VALUES,
         "QR-DQN for small problems with discrete actions; settings by reverie.",
