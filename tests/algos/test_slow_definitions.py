@@ -613,7 +613,7 @@ def cql(made, data):
                 exponents.append(q - density.detach())
             total = sum(torch.exp(x / c.cql_temperature) for x in exponents)
             gap = gap + c.cql_temperature * torch.log(total) - taken
-        metrics = {"loss/critic": td, "train/conservative_gap": gap / 2}
+        metrics = {"train/conservative_gap": gap / 2}
         metrics |= {"train/below_floor": floored} if c.value_floor else {}
         found = sac_actor(made, obs, before[b, t]) | metrics
         if isinstance(kind, Constant):
@@ -702,7 +702,7 @@ def discrete_cql(made, data):
         theta = list(zip(parts(made.network(obs)), taken(action), strict=True))
         loss = data.weight[b] * mean([pairs(q[a], y, made.cfg.kappa) for q, a in theta])
         gap = mean([conservative_gap(q.sum(-1) / QUANTILES, a) for q, a in theta])
-        return {"critic": loss + made.cfg.conservative_weight * gap, "loss/critic": loss, "train/conservative_gap": gap,
+        return {"critic": loss + made.cfg.conservative_weight * gap, "train/conservative_gap": gap,
                 "loss/conservative": made.cfg.conservative_weight * gap}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
@@ -720,7 +720,7 @@ def discrete_crr(made, data):
         weight = weigh(made.cfg.filter, advantage)
         td = sum(data.weight[b] * (additive(x, a) - y) ** 2 for x in q)
         gap = sum(torch.log(sum(additive(x, other).exp() for other in joint(x))) - additive(x, a) for x in q)
-        found = {"critic": td + made.cfg.conservative_weight * gap, "loss/critic": td, "train/weight": weight,
+        found = {"critic": td + made.cfg.conservative_weight * gap, "train/weight": weight,
                  "actor": -weight * torch.log(probability(logits, a)), "train/advantage": advantage}  # fmt: skip
         return found | ({"train/conservative_gap": gap} if made.cfg.conservative_weight else {})
 
