@@ -83,7 +83,7 @@ ACTIONS = {
     "dreamer_v3": {"discrete", "multi", "box"}, "ppo": ALL, "a2c": ALL,
 }  # fmt: skip
 """Actions that an algorithm takes."""
-ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "crossq", "ppo", "a2c"}
+ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "ppo", "a2c"}
 """Algorithms with each estimator; distributions are n-step sums, without td_lambda."""
 
 
@@ -109,6 +109,7 @@ MEANINGLESS = [
     ("a goal within a repeat is not in a row", lambda c: c["goals"] and c["repeat"] > 1),
     ("too short to reach a goal", lambda c: c["goals"] and c["ends"] == "short" and c["limit"]),
     ("estimators of critics", lambda c: c["estimator"][0] == "td_lambda" and c["algo"] not in ESTIMATORS),
+    ("statistics of batches need windows of two rows", lambda c: c["algo"] == "crossq" and c["estimator"][0] != "td0"),
     ("memories learn from windows", lambda c: c["memory"] != "none" and c["estimator"][0] == "td0"
         and c["door"] != "rollouts"),
     ("no memory", lambda c: c["memory"] != "none" and c["algo"] not in ("dqn", "discrete_sac", "sac", "ppo", "a2c")),
