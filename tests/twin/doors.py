@@ -24,7 +24,7 @@ from reverie.core.errors import ReverieError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.replay.buffer import ReplayBuffer
 
-STEPS = 100
+STEPS = 70
 
 
 def play(c, steps=STEPS):
@@ -179,7 +179,7 @@ def play_data(c, folder, steps, report):
     factory = make_factory(c, folder)
     reverie.train(c["algo"], env=factory, run=folder / "run", steps=steps, seed=3, **first)
     if c["door"] == "offline":
-        length = {"updates": 40, "experience": "offline"}
+        length = {"updates": 20, "experience": "offline"}
         online = ("learning_starts", "random_steps", "replay_ratio")
         second = {name: x for name, x in second.items() if name not in online}
     else:

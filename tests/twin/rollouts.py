@@ -21,7 +21,7 @@ def play(c, folder, steps, report):
     """A learner of rollouts in an own loop."""
     config = algorithm_config(c["algo"])().merge(algo_settings(c))
     seen, learned, first_of_life = [], [], set()
-    for end in doors.ends_of_lives(c, 6 * ROLLOUT * c["envs"]):
+    for end in doors.ends_of_lives(c, 4 * ROLLOUT * c["envs"]):
         saved = {"folder": folder / "run"} if c["resume"] else {}
         settings = {"steps": end, "seed": 3, **saved, **run_settings(c)}
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
