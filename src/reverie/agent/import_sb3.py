@@ -233,13 +233,12 @@ def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
     space, (part, *_) = archive.space("action", "Box"), action.parts.values()
     number = r"-?(?:inf|\d+\.?\d*(?:e[+-]?\d+)?)"
     bounds = [np.array(re.findall(number, str(space.get(name))), np.float64) for name in ("low", "high")]
-    known = part.kind == "continuous" and all(len(bound) == part.size for bound in bounds)
-    if not known or np.allclose(bounds, [part.low, part.high], rtol=BOUNDS_RTOL, atol=1e-6):
+    is_comparable = part.kind == "continuous" and all(len(bound) == part.size for bound in bounds)
+    if not is_comparable or np.allclose(bounds, [part.low, part.high], rtol=BOUNDS_RTOL, atol=1e-6):
         return
-    (low, high), here = ([*map(float, bound)] for bound in bounds), [*map(list, (part.low, part.high))]
-    problem = (
-        f"it was trained with actions from {low} to {high}, but this environment's are from {here[0]} to {here[1]}"
-    )
+    low, high = ([*map(float, bound)] for bound in bounds)
+    env_bounds = f"from {list(part.low)} to {list(part.high)}"
+    problem = f"it was trained with actions from {low} to {high}, but this environment's are {env_bounds}"
     if archive.algorithm in ("ppo", "a2c"):
         wrapper = f'**{{"env.wrappers": ["rescale_action({low[0]:g}, {high[0]:g})"]}}'
         raise ConfigError(

@@ -192,8 +192,11 @@ def _print_agents(location: str) -> int:
     agents = list_agents(location)
     width = max((len(agent.location) for agent in agents), default=0)
     for agent in agents:
-        parts = {word: agent.metadata.get(name) for word, name in (("in", "env"), ("on", "data"))}
-        origin = [agent.metadata.get("algorithm"), *(f"{word} {name}" for word, name in parts.items() if name)][:2]
+        parts = {preposition: agent.metadata.get(key) for preposition, key in (("in", "env"), ("on", "data"))}
+        origin = [
+            agent.metadata.get("algorithm"),
+            *(f"{preposition} {name}" for preposition, name in parts.items() if name),
+        ][:2]
         score = f"score {agent.metadata['score']}" if "score" in agent.metadata else ""
         print(f"  {agent.location:<{width}}  {' '.join(filter(None, origin))}  {score}".rstrip())
     print(count_noun(len(agents), "agent"))

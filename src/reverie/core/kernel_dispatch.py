@@ -45,8 +45,8 @@ def accelerated(definition: F) -> F:
 
     @functools.wraps(definition)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for place, name in declared_numbers:
-            x = args[place] if place < len(args) else kwargs.get(name, 0)
+        for index, name in declared_numbers:
+            x = args[index] if index < len(args) else kwargs.get(name, 0)
             if not isinstance(x, _NUMBERS):
                 return definition(*args, **kwargs)
         for fits, run in kernels:

@@ -81,11 +81,11 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
     with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
             recorded = RecordedEpisodes(reader)
-            more = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
+            propensity = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
             parts = reader.parts() if _stores_in(reader) else reader.as_recorded()
             selected = _note_lost(reader, _select(reader, track_progress(parts), choose), to)
-            episodes = recorded.convert(selected, choose is iter, more)
-            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | more
+            episodes = recorded.convert(selected, choose is iter, propensity)
+            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | propensity
             files = {
                 SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
                 ABOUT: _describe_rows(reader, has_rewards),
