@@ -47,7 +47,7 @@ def accelerated(definition: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         for index, name in declared_numbers:
             x = args[index] if index < len(args) else kwargs.get(name, 0)
-            if not isinstance(x, _NUMBERS):
+            if type(x) not in _PYTHON_NUMBERS and not isinstance(x, numbers.Real):
                 return definition(*args, **kwargs)
         for fits, run in kernels:
             if fits(*args, **kwargs):
@@ -60,7 +60,7 @@ def accelerated(definition: F) -> F:
     return cast(F, call)
 
 
-_NUMBERS = (float, int, numbers.Real)  # Python's first, as a test for the last, which has NumPy's, is slow
+_PYTHON_NUMBERS = frozenset((float, int, bool))  # first, as a test for numbers.Real, which has NumPy's, is slow
 
 
 def list_declared_numbers(definition: Callable[..., Any]) -> list[tuple[int, str]]:

@@ -337,11 +337,12 @@ class LearnerCaptures:
             self.restart(change)
         if self.obstacle:
             return cast(Update, run_step.definition(learner, step, batch))  # type: ignore[attr-defined]
-        name = step.__name__
-        if name not in self.steps:
-            self.steps[name] = CapturedTrainStep(step, learner.device, self.recorder, cast(nn.Module, learner))
-        update = self.steps[name](batch)
-        if self.steps[name].has_replayed:
+        captured = self.steps.get(step.__name__)
+        if captured is None:
+            captured = CapturedTrainStep(step, learner.device, self.recorder, cast(nn.Module, learner))
+            self.steps[step.__name__] = captured
+        update = captured(batch)
+        if captured.has_replayed:
             self.num_changes = 0
         else:
             self.addresses.refresh()  # an update may itself change attributes, which CapturedStep looks at

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Mode, Obs, Step
@@ -81,18 +83,21 @@ class Captures:
         self.numbers = numbers
         self.by_key: dict[Any, Capture | None] = {}
         self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
-        self.supported: bool = supported and not any(watch.hook for watch in self.watches)
+        self.has_hook: bool = any(watch.hook for watch in self.watches)
+        self.supported: bool = supported and not self.has_hook
+        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
         self.parts: list[int] = _part_ids(owner)
 
     def have_expired(self, owner: Any) -> bool:
         """Return whether an attribute of the function or policy, or one of its networks, was changed.
 
-        Hooks and replaced modules are noticed at once, anything else after :class:`ModuleChanges`.
+        New hooks are noticed at once, anything else after :class:`ModuleChanges`.
         """
-        for watch in self.watches:
-            if watch.has_hint() and (watch.find_change() or _part_ids(owner) != self.parts):
-                return True
-        return False
+        is_same = self.num_noted == ModuleChanges.count and self.num_handles == RemovableHandle.next_id
+        if is_same and not self.has_hook:
+            return False
+        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
+        return any(watch.find_change() for watch in self.watches) or _part_ids(owner) != self.parts
 
     def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: Any) -> Any:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.hooks import RemovableHandle
 
 from reverie.core.config import Config
@@ -42,7 +43,6 @@ class ModuleWatch:
         root: Any = self.root()
         modules = list(root.modules())
         self.children: list[Attributes] = [module._modules for module in modules if module._modules]
-        self.children_before: list[Attributes] = [*map(dict, self.children)]
         self.tables: list[Attributes] = [*[module.__dict__ for module in modules[1:]], *self.others]
         # Numbers, strings and settings of the module itself: other attributes may refer to it.
         own = [name for name, x in vars(root).items() if isinstance(x, _PLAIN) and self._is_own(name)]
@@ -62,12 +62,8 @@ class ModuleWatch:
         self.num_noted: int = ModuleChanges.count
 
     def has_hint(self) -> bool:
-        """Return whether something may have changed: in a microsecond, while nothing has.
-
-        It notices hooks, replaced modules, and what :class:`ModuleChanges` counts.
-        """
-        is_noted = self.num_noted == ModuleChanges.count and self.num_handles == RemovableHandle.next_id
-        return not is_noted or bool(self.hook) or self.children != self.children_before
+        """Return whether something may have changed: a hook, or what :class:`ModuleChanges` counts."""
+        return self.num_noted != ModuleChanges.count or self.num_handles != RemovableHandle.next_id or self.hook != ""
 
     def find_change(self) -> str:
         """Return what has changed since :meth:`refresh`, or an empty string."""
@@ -97,6 +93,13 @@ class ModuleWatch:
 
     def _is_own(self, name: str) -> bool:
         return name not in _INTERNAL and name not in self.ignored
+
+
+def _note_registration(*_: Any) -> None:
+    ModuleChanges.note()
+
+
+register_module_module_registration_hook(_note_registration)  # whoever replaces a module
 
 
 def _is_compared(name: str, x: object) -> bool:
