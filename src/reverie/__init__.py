@@ -38,8 +38,22 @@ _import_public, _, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version()
-    globals()[name] = value = _import_public(name)
+    try:
+        globals()[name] = value = _import_public(name)
+    except AttributeError:
+        if name in __all__ or name.startswith("_"):
+            raise
+        raise AttributeError(_describe_missing(name)) from None
     return value
+
+
+def _describe_missing(name: str) -> str:
+    from reverie.algos.table import algorithms
+    from reverie.core import foreign_names
+
+    groups = {entry.name: entry.group for entry in algorithms().values()}
+    line = foreign_names.find_line(foreign_names.PACKAGE_NAMES, name) or foreign_names.train_line(name, groups)
+    return foreign_names.describe_missing("module 'reverie'", name, line, __all__)
 
 
 def __dir__() -> list[str]:

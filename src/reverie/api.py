@@ -43,7 +43,7 @@ from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export_checkpoint
-from reverie.run.folder import RunFolder, new_path, read_saved_config
+from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 
@@ -54,7 +54,7 @@ _TRAINING = threading.Lock()
 
 
 def train(
-    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
+    algorithm: str | AlgorithmConfig | ExperimentConfig | None = None,
     env: EnvLike | None = None,
     *,
     steps: int | None = None,
@@ -64,6 +64,7 @@ def train(
     preset: str | None = None,
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
+    resume: Path | str | None = None,
     replay_ratio: float | None = None,
     data: DataLike | None = None,
     experience: str | Experience | None = None,
@@ -81,7 +82,8 @@ def train(
 
     Args:
         algorithm: a name such as ``"dreamer_v3"``; an ``AlgorithmConfig``, which replaces the ``algo`` settings of
-            preset and files; or an ``ExperimentConfig``, which replaces preset and files.
+            preset and files; or an ``ExperimentConfig``, which replaces preset and files. None: the algorithm of the
+            run to continue, or else ``"dreamer_v3"``.
         env: an id in Gymnasium's registry, a function that makes an environment, or an instance. With ``data`` only,
             the environment is used for evaluation. None: the environment that the dataset, the preset, the files or
             the run to continue name. ``"none"``: no environment; estimate the return from the data.
@@ -96,6 +98,7 @@ def train(
             settings. ``"settings.yaml#debug"`` is the section ``debug`` of that file.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: an MLflow
             run, which is downloaded and continued.
+        resume: the same as ``run``, but the run must exist.
         replay_ratio: gradient updates per env step.
         data: dataset to learn from: a path, ``minari:NAME``, arrays or a table in memory, a ``minari.MinariDataset``,
             or a list of several datasets with the same spaces; or a mapping of ``data`` settings. Short for
@@ -142,12 +145,26 @@ def train(
     overrides |= {name: value for name, value in common.items() if value is not None}
     env_object = None if env is None or isinstance(env, str) else env
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
-    run = None if run is None else download_run(run)
+    if run is not None and resume is not None:
+        raise ConfigError(f"run = {run}, resume = {resume}: both name the run folder. Pass one of them.")
+    named = run if resume is None else resume
+    run = None if named is None else download_run(named)
+    if algorithm is None:
+        algorithm = _saved_algorithm(run, must_exist=resume is not None)
     settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
     with _training_lock(), preserve_rng_state(), preserve_pytorch_settings():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
         )
+
+
+def _saved_algorithm(run: Path | str | None, *, must_exist: bool) -> str:
+    """Return the algorithm of the run to continue; the default one if there is none, unless it ``must_exist``."""
+    if run is None or not (must_exist or RunFolder.from_path(run).config.is_file()):
+        return DEFAULT_ALGORITHM
+    saved = read_saved_config(RunFolder.from_path(run).path)
+    check_module_names(saved, f"the run {run}", "env", "eval_env", "data", "callbacks")  # which resolve() checks
+    return saved.algorithm
 
 
 def make_request(

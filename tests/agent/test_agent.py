@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import zipfile
 
 import gymnasium
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import reverie
 from corridor_env import Corridor
+from masked_env import Masked
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.table import algorithm_config
 from reverie.api import train_config as train
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import make_preset
@@ -130,11 +133,18 @@ def test_the_state_is_what_tells_equal_observations_apart(trained):
 
 @pytest.mark.parametrize(
     ("obs", "message"),
-    [(np.zeros(3, np.float32), r"shape \(3,\).*declares \(4,\)"), (np.full(4, np.nan, np.float32), "is nan at index")],
+    [
+        (np.zeros(3, np.float32), r"shape \(3,\).*declares \(4,\)"),
+        (np.full(4, np.nan, np.float32), "is nan at index"),
+        ({"x": np.zeros(4)}, r"got a dictionary with the keys 'x', but this agent takes an array of shape \(4,\)"),
+        (None, r"got None, but this agent takes an array of shape \(4,\)"),
+    ],
 )
 def test_what_does_not_fit_is_named(trained, obs, message):
     with pytest.raises(DataError, match=message):
         load(trained).act(obs)
+    with pytest.raises(DataError, match="expected the state that the last call returned"):
+        load(trained).act(np.zeros(4, np.float32), {"x": 1})
 
 
 def test_a_number_of_episodes_is_whole(trained):
@@ -346,3 +356,67 @@ def test_an_episode_of_ones_own_is_rows(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             agent.make_episode(*given)
+
+
+def test_a_mask_is_taken_wherever_it_is_passed(tmp_path):
+    config = ExperimentConfig(algo=PPOConfig().merge(SMALL)).merge({"env.id": "Masked"})
+    flat = make_flat(config.env, Masked, 0, False)
+    learner = config.algo.build(flat.obs_spec, flat.action_spec, "cpu", 1)
+    agent = Agent(config, learner, flat, Masked, None, tmp_path, tmp_path, 0)
+    obs, mask = np.zeros(3, np.float32), np.array([0, 0, 0, 1, 0, 0], np.int8)
+    assert agent.act({"observation": obs, "action_mask": mask})[0] == 5  # Discrete(6, start=2)
+    assert agent.act(obs, action_mask=mask)[0] == agent.predict(obs, action_masks=mask)[0] == 5
+    with pytest.raises(DataError, match="pass action_mask"):
+        agent.act(obs)
+
+
+def test_an_agent_is_one_file(trained, tmp_path):
+    agent = reverie.load(trained)
+    for parameter in agent.algo.parameters():
+        parameter.data += 0.01  # what is saved is the agent as it is, not its checkpoint
+    loaded = reverie.load(agent.save(tmp_path / "agent"))
+    assert (tmp_path / "agent.zip").is_file()
+    pairs = zip(agent.algo.parameters(), loaded.algo.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert loaded.step == agent.step
+    assert loaded.evaluate(1).scores == agent.evaluate(1).scores
+    again = reverie.train(agent.config.merge({"init_from": str(tmp_path / "agent.zip"), "steps": 20, "learning_starts": 20,
+                                              "replay_ratio": 0}), run=tmp_path / "run").agent  # fmt: skip
+    assert all(torch.equal(a, b) for a, b in zip(agent.algo.parameters(), again.algo.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["agent.json", "config.yaml", "checkpoints/../../x.json"], "the list was manipulated"),
+        (["agent.json", "config.yaml", "mine.py"], "is not an agent that Agent.save has written"),
+        (["config.yaml"], "is not an agent that Agent.save has written"),
+        (["data", "policy.pth"], "an agent of Stable-Baselines3: reverie.import_sb3"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, names, message):
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, "{}")
+    with pytest.raises(RunError, match=message):
+        reverie.load(tmp_path / "other.zip")
+    assert {path.name for path in tmp_path.iterdir()} == {"other.zip"}
+
+
+def test_a_file_that_expands_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "other.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("agent.json", "{}")
+        archive.writestr("config.yaml", "a" * 100_000)
+    with pytest.raises(RunError, match="is not an agent that"):
+        reverie.load(tmp_path / "other.zip")
+
+
+def test_episodes_are_played_in_another_environment(trained):
+    agent = reverie.load(trained)
+    for env in (
+        lambda: gymnasium.make("CartPole-v1", max_episode_steps=3), gymnasium.make("CartPole-v1", max_episode_steps=3),
+        {"max_episode_steps": 3},
+    ):  # fmt: skip
+        assert agent.evaluate(1, env=env).lengths == [3]
+    with pytest.raises(ConfigError, match="env = Pendulum-v1: observation 'observation' is vector"):
+        agent.evaluate(1, env="Pendulum-v1")

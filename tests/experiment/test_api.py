@@ -251,7 +251,7 @@ def test_dir_lists_public_names_alone() -> None:
     assert [name for name in dir(reverie) if not name.startswith("__")] == sorted(reverie.__all__)
     assert "__version__" in dir(reverie)
     assert reverie.__version__.count(".") >= 1
-    with pytest.raises(AttributeError, match="attribute trian"):
+    with pytest.raises(AttributeError, match="attribute 'trian'"):
         _ = reverie.trian
 
 

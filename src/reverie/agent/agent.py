@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from reverie.agent import evaluating, policy_file, reaching, world_model_inspector
+from reverie.agent import agent_file, evaluating, policy_file, reaching, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
 from reverie.agent.reaching import Plan, ReachResult
@@ -24,6 +24,7 @@ from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
 from reverie.datasets.in_memory import DataLike
 from reverie.envs.flat_env import CLIPS
+from reverie.envs.make import EnvLike
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import check_locations
@@ -229,6 +230,20 @@ class Agent(Player):
         """
         return reaching.subgoal(self, obs, goal, states)
 
+    def save(self, path: Path | str) -> Path:
+        """Write the agent as it is now to one file, which :func:`reverie.load` reads: weights, settings and spaces.
+
+        The file has no rows, no optimizers and no code. ``path`` without a suffix gets ``.zip``. An existing file is
+        replaced. :func:`reverie.push` shares the agent with its page; :meth:`export` needs no reverie to run.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        return agent_file.save_agent(self, Path(path))
+
     def export(self, out: Path | str | None = None, **options: Any) -> ExportReport:
         """Export the policy to a file that runs without reverie: see :func:`reverie.export`."""
         return policy_file.export_policy(self, out, **options)
@@ -247,8 +262,8 @@ class Agent(Player):
 
     def evaluate(
         self, episodes: int = 10, *,
-        deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-        tasks: tuple[int, ...] = (),
+        env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
+        seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -257,6 +272,7 @@ class Agent(Player):
 
         Args:
             episodes: number of episodes, at least 1.
+            env: another environment with the same spaces, as for :func:`reverie.load`. An instance stays open.
             deterministic: take the policy's most likely actions. False: sample them.
             record: keep the frames of the first episode.
             seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
@@ -265,10 +281,11 @@ class Agent(Player):
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
 
         Raises:
-            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range.
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` has
+                other spaces.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
-            self, episodes, deterministic=deterministic, record=record, seed=seed, max_episode_steps=max_episode_steps,
-            tasks=tasks,
+            self, episodes, env=env, deterministic=deterministic, record=record, seed=seed,
+            max_episode_steps=max_episode_steps, tasks=tasks,
         )  # fmt: skip

@@ -15,10 +15,10 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replace_at_path
-from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import QValues, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import FlatEnv, env_obs_codec
@@ -177,6 +177,15 @@ class ObsConverter:
         """Return one frame stack for each of ``count`` environments; None for each if the agent stacks no frames."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
 
+    def split_mask(self, obs: Any) -> tuple[Any, Any]:
+        """Return ``obs`` without a mask that the environment gives in another place, and the mask; None without one."""
+        has_own = self._mask_wrapper is not None and self._mask_wrapper.source != "observation"
+        if not has_own or not isinstance(obs, Mapping) or MASK_KEY not in obs:
+            return obs, None
+        rest = {key: x for key, x in obs.items() if key != MASK_KEY}
+        is_plain = not isinstance(self.space, spaces.Dict) and [*rest] == ["observation"]
+        return rest["observation"] if is_plain else rest, obs[MASK_KEY]
+
     def count_obs(self, obs: Any) -> tuple[int | None, Any]:
         """Return the number of observations in ``obs``, None for a single one; and ``obs`` with arrays for tensors.
 
@@ -184,6 +193,8 @@ class ObsConverter:
         """
         if isinstance(obs, tuple | list):
             _refuse_others(self.space, obs)
+        if not self._uses_render:
+            _check_kind(self.space, obs)
         if self._uses_render and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
                 f"this agent observes rendered frames: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
@@ -264,6 +275,18 @@ def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
         f"obs has {len(obs)} values, the last of them a dictionary, as reset() or step() of an environment returns "
         "them: pass only the first value, the observation."
     )
+
+
+def _check_kind(space: spaces.Space[Any], obs: Any) -> None:
+    """Raise DataError if ``obs`` is a dictionary where ``space`` has none, or the other way round, or no value."""
+    is_dict, takes_dict = isinstance(obs, Mapping), isinstance(space, spaces.Dict)
+    has_no_value = obs is None or (isinstance(obs, str) and not isinstance(space, spaces.Text))
+    if is_dict == takes_dict and not has_no_value:
+        return
+    array = str(space) if space.shape is None else f"an array of shape {space.shape}"
+    keys = f"a dictionary with the keys {', '.join(map(repr, space))}" if isinstance(space, spaces.Dict) else array
+    got = f"a dictionary with the keys {', '.join(map(repr, obs))}" if is_dict else short_repr(obs)
+    raise DataError(f"obs: got {got}, but this agent takes {keys}.")
 
 
 def _stacked(rows: Sequence[FlatObs]) -> FlatObs:

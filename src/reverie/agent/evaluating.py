@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reverie.agent.player import Player, policy_mode
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
+from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
+from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
+from reverie.envs.make import EnvLike, MakeEnv, env_factory, env_name
+from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.environments import make_eval_env
+from reverie.log.artifacts import is_unpacked
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
 from reverie.run.evaluate import evaluate as play_episodes
@@ -23,8 +30,8 @@ from reverie.run.folder import RunFolder, write_result
 
 def evaluate_agent(
     player: Player, episodes: int = 10, *,
-    deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-    tasks: tuple[int, ...] = (),
+    env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
+    seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     episodes = coerce(episodes, int, "episodes")
@@ -33,22 +40,49 @@ def evaluate_agent(
     AtLeast(1).check("max_episode_steps", max_episode_steps)
     mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
+    config, factory = _with_env(player, env)
     settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
     changes = {name: value for name, value in settings.items() if value is not None}
-    eval_env = {"eval_env": {**player.config.eval_env_overrides, **changes}} if changes else {}
-    config = player.config.merge({"eval_episodes": episodes, **eval_env})
-    env = make_eval_env(config, player.eval_factory, render=record)
+    eval_env = {"eval_env": {**config.eval_env_overrides, **changes}} if changes else {}
+    config = config.merge({"eval_episodes": episodes, **eval_env})
+    played = make_eval_env(config, factory, render=record)
     try:
+        if env is not None:
+            _check_fits(player, played, config.eval_env_config.label())
         with seeded_rng(seed):
             evaluation = play_episodes(
-                env, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
+                played, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
                 env_steps=config.exploration_step(player.step), most_steps=player.episode_limit,
             )  # fmt: skip
         if evaluation.cut_off:
             logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
         return evaluation
     finally:
-        env.close()
+        played.close()
+
+
+def _with_env(player: Player, env: EnvLike | Mapping[str, Any] | None) -> tuple[ExperimentConfig, MakeEnv | None]:
+    """Return the settings and the factory of the evaluation environments: ``env``, if it is not None."""
+    config = player.config
+    if env is None:
+        return config, player.eval_factory
+    if isinstance(env, Mapping):
+        return config.merge({"eval_env": {**config.eval_env_overrides, **env}}), player.eval_factory
+    if isinstance(env, str):
+        return config.merge({"eval_env": {"id": env}}), None
+    config = config.merge({"eval_env": {"id": env_name(env), "kwargs": {}}})
+    return config, env_factory(config.eval_env_config.merge({"num": 1, "vectorization": "sync"}), env)
+
+
+def _check_fits(player: Player, env: Env, name: str) -> None:
+    """Raise ConfigError unless an environment has the observations and actions that the agent was trained on."""
+    trained, played = (spec_to_dict(x.obs_spec, x.action_spec) for x in (player, env))
+    labels = ("the agent", "the environment")
+    if problems := diff_specs(trained, played, labels) or diff_bounds(trained, played, labels):
+        raise ConfigError(
+            f"env = {name}: {'; '.join(problems)}. Evaluate in an environment with the agent's spaces, perhaps by a "
+            "wrapper (env={'wrappers': [...]})."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +113,8 @@ def evaluate_run(
         tasks=tasks,
     )
     folder, files = RunFolder(player.run), dict[str, Path]()
+    if is_unpacked(player.run):  # there is no run folder
+        return EvaluationReport(evaluation=evaluation, files=files)
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}

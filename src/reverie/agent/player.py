@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 import numpy as np
@@ -20,6 +20,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
+from reverie.core.foreign_names import AGENT_NAMES, describe_missing, find_line
 from reverie.core.spaces import column, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
@@ -71,6 +72,13 @@ class Player:
         self.obs_spec: ObsSpec = self.observer.spec
         self.action_spec: ActionSpec = self.codec.spec
 
+    if not TYPE_CHECKING:  # a type checker would take all names for attributes
+
+        def __getattr__(self, name: str) -> Any:
+            line = find_line(AGENT_NAMES, name)
+            line = line.format(run=str(self.run)) if line else ""
+            raise AttributeError(describe_missing(f"'{type(self).__name__}' object", name, line, dir(type(self))))
+
     def __repr__(self) -> str:
         config = self.config
         origin = f"on {config.data.label}" if config.env.id == NO_ENV else f"in {config.env.id}"
@@ -109,13 +117,14 @@ class Player:
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
     def predict(
-        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[Any, AgentState]:
+        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True,
+        action_masks: Any = None,
+    ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action as :meth:`act` does, with the arguments of Stable-Baselines3's ``predict``.
 
-        ``episode_start`` is the ``is_first`` of :meth:`act`.
+        ``episode_start`` is the ``is_first`` of :meth:`act`, ``action_masks`` its ``action_mask``.
         """
-        return self.act(obs, state, deterministic=deterministic, is_first=episode_start)
+        return self.act(obs, state, deterministic=deterministic, is_first=episode_start, action_mask=action_masks)
 
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
@@ -194,11 +203,18 @@ class Player:
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any = None
     ) -> tuple[bool, Step, AgentState]:
         """Return whether ``obs`` is a single observation, the rows, and the state with updated frame stacks."""
+        if state is not None and not isinstance(state, AgentState):
+            raise DataError(
+                f"state = {short_repr(state)}: expected the state that the last call returned, or None at the "
+                "beginning of an episode."
+            )
         goal = state.goal if goal is None and state is not None else goal
         if isinstance(self.config.algo, GoalKeysConfig) and isinstance(self.observation_space, spaces.Dict):
             obs = add_goal(self.observation_space, obs, goal)
         elif goal is not None:
             raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")
+        if action_mask is None:
+            obs, action_mask = self.observer.split_mask(obs)
         count, obs = self.observer.count_obs(obs)
         if (num_obs := 1 if count is None else count) == 0:
             raise DataError("a batch of 0 observations: expected at least one.")

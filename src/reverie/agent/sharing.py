@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -16,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import imageio.v3 as imageio
@@ -24,9 +22,9 @@ import torch
 import yaml
 from PIL import Image
 
+from reverie.agent.agent_file import without_folders, write_agent_folder
 from reverie.agent.loading import check_code
 from reverie.agent.player import actions_label
-from reverie.core.documents import read_yaml
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.core.version import version
@@ -91,7 +89,7 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         model = _write_agent_folder(Path(temp_dir) / "agent", folder, path)
         metadata = _agent_metadata(folder, saved, path)
         if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
-            write_json(model / "eval.json", _without_folders(read_final_result(folder.evaluation) or {}))
+            write_json(model / "eval.json", without_folders(read_final_result(folder.evaluation) or {}))
         (model / "README.md").write_text(_model_card(model, folder, saved, metadata, destination), encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
@@ -194,43 +192,20 @@ def _agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> 
         score = run_state["best"] if run_state["best_step"] == step else None
     if is_final_result_of_step(folder.evaluation, step):
         score = (read_final_result(folder.evaluation) or {})["score"]["mean"]
-    data = ", ".join(_without_folders(split_paths(saved.experiment.get("data", {}).get("path", ""))))
+    data = ", ".join(without_folders(split_paths(saved.experiment.get("data", {}).get("path", ""))))
     origin = {"env": saved.env} if saved.env != NO_ENV else {}
     origin |= {"data": "data in memory" if OBJECT in data else data} if data else {}
     metadata = {"algorithm": saved.algorithm, **origin, "step": str(step), "reverie": version()}
     return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
 
-def _write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
+def _write_agent_folder(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a shared agent: settings, spaces, a checkpoint of the learner and the longest episode."""
     try:
         state, longest = read_checkpoint(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
     except KeyError as error:
         raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
-    parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved unchanged
-    parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
-    Checkpoints(folder_path / "checkpoints").save(checkpoint_step(checkpoint), parts)
-    config = yaml.safe_dump(_without_folders(read_yaml(folder.config)), sort_keys=False, allow_unicode=True)
-    (folder_path / folder.config.name).write_text(config, encoding="utf-8")
-    shutil.copy2(folder.spec, folder_path)
-    return folder_path
-
-
-def _without_folders(values: Any) -> Any:
-    """Return plain values with the names of files and folders instead of absolute paths, which others do not have.
-
-    Paths can contain the user's name. URLs and relative paths are kept.
-    """
-    if isinstance(values, Mapping):
-        return {key: _without_folders(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_without_folders(value) for value in values]
-    if not isinstance(values, str):
-        return values
-    text = values.removeprefix("file://")
-    if re.match(r"(/|~|[A-Za-z]:[\\/])[^:]*$", text):
-        return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
-    return re.sub(r"""(?<![\w.:/~])(file:/)?~?/(?:[^/\s'"(),;]+/)+""", "", text)
+    return write_agent_folder(to, folder, checkpoint_step(checkpoint), state, longest)
 
 
 # ---------------------------------------------------------------- the page
@@ -241,7 +216,7 @@ def _model_card(
 ) -> str:
     """Return the model card of an agent, and save its image in ``model``, the folder to share."""
     algorithm, env, name = metadata["algorithm"], metadata.get("env"), destination.rstrip("/").rpartition("/")[2]
-    destination = _without_folders(destination)
+    destination = without_folders(destination)
     evaluation = read_final_result(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, *([env] if env else ["offline-reinforcement-learning"])]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
@@ -298,11 +273,11 @@ def _title(metadata: Mapping[str, str]) -> str:
 def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
     env = "" if "env" in metadata else " --env ENV"
     paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
-    names = ["DATA" if path.startswith(OBJECT) else path for path in _without_folders(paths)]
+    names = ["DATA" if path.startswith(OBJECT) else path for path in without_folders(paths)]
     own_data = f" --data {' '.join(names)}" if names != paths else ""
     notes = "".join(
         f"\n{key} = {value} was passed from Python: pass it again."
-        for key, value in _without_folders(saved.custom).items()
+        for key, value in without_folders(saved.custom).items()
     )
     train = f"reverie train {metadata['algorithm']} --config agent/config.yaml{own_data} --run runs/again"
     return (

@@ -24,8 +24,9 @@ import yaml
 
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.config import Choice, Config, coerce, nest
-from reverie.core.errors import ConfigError, suggest_names
+from reverie.core.errors import ConfigError
 from reverie.core.files import check_local
+from reverie.core.foreign_names import advise, as_flag
 from reverie.core.logger import wrap_words
 from reverie.datasets.options import ReadOptions
 
@@ -205,8 +206,7 @@ def _split_words(
     namespace, unknown = parser.parse_known_intermixed_args(_normalize(args, options))
     if name := next((text.partition("=")[0] for text in unknown if text.startswith("-")), ""):
         flags, bare = [option.flag for option in options], name.lstrip("-")
-        similar = [bare] if bare in flags else suggest_names(bare, flags)
-        suggestion = f" Did you mean {' or '.join(map(_to_flag, similar))}?" if similar else ""
+        suggestion = f" Did you mean --{bare}?" if bare in flags else advise(bare, flags, as_flag)
         everything = f"`reverie {command} --help{'-all' * (command == 'train')}` lists all options."
         raise ConfigError(f"unknown option {name}.{suggestion} {everything}")
     if unknown:

@@ -7,14 +7,14 @@ import sys
 
 from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.train_options import parse_common
-from reverie.experiment.presets import check_not_preset
+from reverie.experiment.presets import check_algorithm_name
 
 
 def train_command(args: list[str]) -> int:
     """Check the names of algorithm and environment, except in the user's own modules; then train."""
     options = parse_common(args)
     if ":" not in options.algorithm and options.algorithm.replace("-", "_") not in algorithms():
-        check_not_preset(options.algorithm)
+        check_algorithm_name(options.algorithm, options.env)
         algorithm_config(options.algorithm)
     if options.env and options.env != "none" and ":" not in options.env:
         from reverie.envs.suites import check_id  # imports Gymnasium

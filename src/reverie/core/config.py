@@ -18,7 +18,8 @@ from pathlib import PurePath
 from typing import Any, ClassVar, Literal, NamedTuple, Self, Union, cast
 
 from reverie.core.bounds import Bound, PiecewiseLinear, ScheduledFloat
-from reverie.core.errors import ConfigError, did_you_mean, short_repr, suggest_names
+from reverie.core.errors import ConfigError, did_you_mean, short_repr
+from reverie.core.foreign_names import advise, in_file
 from reverie.core.imports import import_object, is_module_name
 
 FLOAT32_MAX = (2.0 - 2.0**-23) * 2.0**127
@@ -59,12 +60,8 @@ class Config:
         for key, value in nest(values).items():
             key_path = f"{path}.{key}" if path else key
             if key not in names:
-                near = suggest_names(
-                    key_path.replace("_", "-"), [n.replace("_", "-") for n in _setting_names(self, path)]
-                )
-                suggestion = " or ".join(f"'{n.replace('-', '_')}'" for n in near)
-                hint = f"Did you mean {suggestion}?" if near else f"Available: {', '.join(sorted(names))}."
-                raise ConfigError(f"unknown option '{key_path}'. {hint}")
+                hint = advise(key_path, self.flags(path), in_file) or f" Available: {', '.join(sorted(names))}."
+                raise ConfigError(f"unknown option '{key_path}'.{hint}")
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, key_path)
@@ -77,6 +74,10 @@ class Config:
             return dataclasses.replace(self, **changes)
         except ConfigError as error:
             raise ConfigError(_prefix_setting_names(str(error), path, names)) from None
+
+    def flags(self, path: str = "") -> list[str]:
+        """Return the dotted names of all settings, written as flags and prefixed with ``path``."""
+        return [name.replace("_", "-") for name in _setting_names(self, path)]
 
     def replace(self, path: str, value: Any) -> Self:
         """Return a copy in which the value at the dotted ``path`` is replaced."""

@@ -86,8 +86,8 @@ class ExperimentConfig(Config):
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of all random generators: networks, environments, batches and actions. 0 or more."""
     init_from: str | None = None
-    """Agent to start from: a run folder, or a checkpoint in one. Weights, optimizers and normalization are loaded; from
-    another algorithm, only the actor and the observation normalization."""
+    """Agent to start from: a run folder, a checkpoint in one, or the file of an agent. Weights, optimizers and
+    normalization are loaded; from another algorithm, only the actor and the observation normalization."""
     init_modules: Annotated[str | tuple[str, ...], Regex()] = ()
     """Regular expression, or several: load only the parameters of `init_from` whose names match from the beginning and
     whose shapes are equal; optimizer state is not loaded. The environment may differ."""

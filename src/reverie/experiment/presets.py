@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from reverie.algos.table import algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import model_based_presets, model_free_presets, offline_presets
@@ -18,11 +20,26 @@ CPU_SUFFIX = "+cpu"
 """Suffix of the name of a preset with its CPU changes: minigrid+cpu."""
 
 
-def check_not_preset(algorithm: str) -> None:
-    """Raise ConfigError if there is no such ``algorithm``, but a preset of this name."""
+POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy")
+"""Names of policies in Stable-Baselines3, which come where the environment comes here."""
+
+
+def check_algorithm_name(algorithm: str, env: str | None = None) -> None:
+    """Raise ConfigError if there is no such ``algorithm``, but a preset or an environment of this name."""
     name = algorithm.replace("-", "_")
     if name in TABLE and name not in algorithms():
         raise ConfigError(f"unknown algorithm '{algorithm}': it is a preset. {preset_advice(name)}")
+    if re.search(r"-v\d+$", algorithm) and name not in algorithms():
+        other = env if env is not None and env.replace("-", "_") in algorithms() else "ppo"
+        raise ConfigError(f"unknown algorithm '{algorithm}': it is an environment. {_both_lines(other, algorithm)}")
+    if env in POLICIES:
+        raise ConfigError(
+            f"there is no {env} to choose: networks follow from the environment. {_both_lines(algorithm)}"
+        )
+
+
+def _both_lines(algorithm: str, env: str = "CartPole-v1") -> str:
+    return f"Write reverie.train('{algorithm}', env='{env}'), or `reverie train {algorithm} --env {env}`."
 
 
 def preset_advice(name: str) -> str:

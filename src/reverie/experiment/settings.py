@@ -16,6 +16,7 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.config import Choice, Config, flatten, nest
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, did_you_mean, short_repr
+from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
 from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
@@ -28,7 +29,15 @@ from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
 from reverie.experiment.offline_presets import ogbench_settings
 from reverie.experiment.preset import Settings
-from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
+from reverie.experiment.presets import (
+    CPU_SUFFIX,
+    ON_CPU,
+    SUITES,
+    TABLE,
+    check_algorithm_name,
+    preset_advice,
+    preset_name,
+)
 from reverie.replay.persistent import absolute_store_path
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
@@ -117,6 +126,7 @@ def merge_layers(request: Request) -> ExperimentConfig:
     if isinstance(request.env, gymnasium.Env):
         values |= {"env.num": 1, "env.vectorization": "sync"}  # presets may set several
     values["preset"] = preset  # its full name; a file may call it cpu
+    _check_argument_names(overrides, config)
     return Layer("", overrides).apply(Layer("", values).apply(config))
 
 
@@ -155,6 +165,15 @@ def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
             f"learning_starts = {config.learning_starts}: the run has only {config.steps:,} env steps, so it would "
             "learn nothing. Lower it, or increase steps."
         )
+
+
+def _check_argument_names(overrides: Mapping[str, Any], config: ExperimentConfig) -> None:
+    """Raise ConfigError if an argument is neither a setting nor the path of one."""
+    known = {spec.name for spec in fields(config)}
+    for name, value in overrides.items():
+        if name.partition(".")[0] not in known:
+            choices = [*config.flags(), "envs", "size", "run"]
+            raise ConfigError(f"unknown argument {name}.{advise(name, choices, as_argument, value)}")
 
 
 def _check_callback_names(callbacks: Sequence[Any]) -> None:
@@ -247,7 +266,7 @@ def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: 
     Without a GPU, or if ``device`` is cpu, the environment's preset has its CPU changes. The preset "cpu" has them on
     any machine. ``env``: "" if the environment is unknown.
     """
-    check_not_preset(algorithm)
+    check_algorithm_name(algorithm, env)
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
     if preset in (None, "cpu"):

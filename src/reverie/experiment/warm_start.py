@@ -17,6 +17,7 @@ from reverie.core.imports import check_module
 from reverie.core.logger import logger
 from reverie.core.types import State
 from reverie.experiment.config import ExperimentConfig
+from reverie.log.artifacts import download_agent
 from reverie.nn.target_network import TargetNetwork
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config, read_spec, spec_changes
@@ -42,11 +43,13 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     """
     if config.init_from is None:
         return
-    init_path = Path(os.path.expanduser(config.init_from))
+    init_path = Path(os.path.expanduser(download_agent(config.init_from)))
     inside = init_path.parent.name == "checkpoints"
     folder = RunFolder(init_path.parents[1] if inside else init_path)
     if not folder.config.is_file():
-        raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
+        raise RunError(
+            f"init_from = '{init_path}': expected a run folder, a checkpoint in one, or the file of an agent."
+        )
     saved, parts = read_saved_config(folder.path).algorithm, None
     if config.init_modules or not same_algorithm(saved, config.name):
         has_same_vectors = _vector_keys(read_spec(folder) or spec) == _vector_keys(spec)
@@ -101,7 +104,8 @@ class MatchingNetworks:
         current = self.state_dict()["model"]
         if problem := _normalization_mismatch(current, state["model"]):
             raise RunError(f"init_from: {problem}.")
-        self.learner.load_state_dict({**state, "model": _common_networks(current, state["model"])})
+        optimizers = self.state_dict() if {*state} == {"model"} else {}  # the file of an agent has none
+        self.learner.load_state_dict({**optimizers, **state, "model": _common_networks(current, state["model"])})
 
 
 def _common_networks(model: State, source: State) -> State:

@@ -8,6 +8,9 @@ import importlib
 import os
 import re
 import shutil
+import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any, Literal
 
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import below, open_file, write_json
 from reverie.store.local_objects import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
@@ -146,6 +149,8 @@ def download_agent(location: Path | str, to: Path | None = None) -> Path | str:
         return _download_from_hub(str(location), to)
     if isinstance(location, str) and "://" in location:
         return _download_from_storage(location, to)
+    if isinstance(location, str | os.PathLike) and zipfile.is_zipfile(location):
+        return _unpack(Path(location))
     match = _REFERENCE.fullmatch(str(location)) if isinstance(location, str | os.PathLike) else None
     if match is None or ("/" not in str(location) and match["kind"] != "wandb"):
         return location
@@ -270,6 +275,44 @@ def _download_from_storage(url: str, to: Path | None) -> Path:
         raise
     except objects.exceptions as error:
         raise objects.error(error) from error
+
+
+_unpacked: dict[tuple[str, int, int], tempfile.TemporaryDirectory[str]] = {}
+"""Folders of agents that were files, by their paths, times and sizes. They are deleted when the process ends."""
+
+
+def _unpack(path: Path) -> Path:
+    """Return the folder of an agent that ``Agent.save`` has written to a file."""
+    status = path.stat()
+    key = str(path.resolve()), status.st_mtime_ns, status.st_size
+    if key not in _unpacked:
+        _unpacked[key] = folder = tempfile.TemporaryDirectory(prefix="reverie-agent-")
+        with open_file(path, sys.maxsize) as file, zipfile.ZipFile(file) as archive:
+            _check_agent_file(path, archive, status.st_size)
+            for info in archive.infolist():
+                target = below(Path(folder.name), info.filename)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(info))
+    return Path(_unpacked[key].name)
+
+
+def is_unpacked(folder: Path) -> bool:
+    """Return whether a folder has the files of an agent that was one file, and is deleted at the end."""
+    return any(str(folder) == unpacked.name for unpacked in _unpacked.values())
+
+
+def _check_agent_file(path: Path, archive: zipfile.ZipFile, size: int) -> None:
+    """Raise RunError unless ``Agent.save`` has written this file of ``size`` bytes."""
+    names = archive.namelist()
+    if "policy.pth" in names:
+        raise RunError(
+            f"{path} is an agent of Stable-Baselines3: reverie.import_sb3('{path}', env) imports it, or `reverie "
+            f"import sb3 {path} --env ENV`."
+        )
+    expanded = sum(info.file_size for info in archive.infolist())
+    others = [name for name in names if not any(fnmatchcase(name, part) for part in AGENT_FILES)]
+    if AGENT_FILE not in names or others or expanded > size:
+        raise RunError(f"{path} is not an agent that Agent.save has written: expected such a file, or a run folder.")
 
 
 def _download_once(folder: Path, fill: Callable[[Path], object]) -> Path:
