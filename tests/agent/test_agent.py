@@ -380,8 +380,8 @@ def test_an_agent_is_one_file(trained, tmp_path):
     assert all(torch.equal(a, b) for a, b in pairs)
     assert loaded.step == agent.step
     assert loaded.evaluate(1).scores == agent.evaluate(1).scores
-    again = reverie.train(agent.config.merge({"init_from": str(tmp_path / "agent.zip"), "steps": 20, "learning_starts": 20,
-                                              "replay_ratio": 0}), run=tmp_path / "run").agent  # fmt: skip
+    few = {"steps": 20, "learning_starts": 20, "replay_ratio": 0, "init_from": str(tmp_path / "agent.zip")}
+    again = reverie.train(agent.config.merge(few), run=tmp_path / "run").agent
     assert all(torch.equal(a, b) for a, b in zip(agent.algo.parameters(), again.algo.parameters(), strict=True))
 
 
