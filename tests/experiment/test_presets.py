@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import pytest
 import yaml
@@ -23,7 +24,7 @@ from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
-from reverie.experiment.settings import PRESETS, Request, overlay, resolve
+from reverie.experiment.settings import PRESETS, Request, make_preset, overlay, resolve
 from reverie.nn.cnn import Impala
 from reverie.replay.sources import Mixed
 from tiny_configs import SETTINGS
@@ -562,3 +563,23 @@ def test_a_length_in_the_other_unit_is_refused(capsys, words, given, said):
         settings_of("td3", **given)
     assert main(["train", "td3", *words.split()]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, preset in TABLE.items() if preset.algorithm == "ppo"])
+def test_rollouts_of_ppo_fit_any_number_of_environments(name):
+    preset = make_preset(name)
+    env, algo = preset.env.id, preset.algo
+    for num in (1, 2, 3, 5, 7, 16, 100):
+        fitted = resolve(Request(algorithm="ppo", env=env, preset=name, overrides={"env.num": num})).algo
+        rows, before = num * fitted.rollout, preset.env.num * algo.rollout
+        assert rows % fitted.batch_size == 0
+        assert rows // fitted.batch_size == before // algo.batch_size or num > preset.env.num
+        assert 0.5 * algo.batch_size < fitted.batch_size < 1.2 * algo.batch_size
+
+
+def test_a_rollout_that_is_named_stays():
+    overrides = {"envs": 2, "algo.rollout": 64, "algo.batch_size": 32}
+    algo = resolve(Request(algorithm="ppo", env="CartPole-v1", overrides=overrides)).algo
+    assert (algo.rollout, algo.batch_size) == (64, 32)
+    instance = resolve(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
+    assert (instance.rollout, instance.batch_size) == (256, 256)

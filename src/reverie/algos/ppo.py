@@ -6,8 +6,9 @@ them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +95,8 @@ class PPOConfig(OnPolicyConfig):
     """Settings of PPO, with the defaults of Stable-Baselines3, which mostly are the paper's for MuJoCo (table 3)."""
 
     batch_size: int = 64
-    """Time steps in a minibatch. It must divide the time steps of a rollout evenly."""
+    """Time steps in a minibatch. It must divide the time steps of a rollout evenly. Presets adapt it, and the rollout,
+    to the number of environments."""
     epochs: Annotated[int, AtLeast(1)] = 10
     """Number of passes over each rollout."""
     clip_range: Annotated[ScheduledFloat, Above(0)] = 0.2
@@ -106,6 +108,21 @@ class PPOConfig(OnPolicyConfig):
     """Stop the updates on a rollout at a minibatch whose KL divergence exceeds 1.5 times this; None: never."""
     adam_eps: Annotated[float, Above(0)] = 1e-5
     """Adam's epsilon, added to the root of the second moment."""
+
+    def with_envs(self, before: int, now: int) -> Self:
+        """Return the settings for ``now`` environments of a preset with ``before``.
+
+        With fewer environments, a rollout has as many minibatches as before, of the same size or a little larger. With
+        more, it grows, and a minibatch is the largest divisor of its rows that is not larger than before.
+        """
+        if self.batch_length > 1 or now == before or before * self.rollout % self.batch_size:
+            return self
+        minibatches = before * self.rollout // self.batch_size
+        if now < before:
+            rollout = minibatches * math.ceil(self.batch_size / now)
+            return self.merge({"rollout": rollout, "batch_size": rollout * now // minibatches})
+        rows = now * self.rollout
+        return self.replace("batch_size", max(n for n in range(1, self.batch_size + 1) if rows % n == 0))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,6 +54,10 @@ class AlgorithmConfig(LearnerConfig):
         """``precision`` as PyTorch's."""
         return getattr(torch, self.precision)
 
+    def with_envs(self, before: int, now: int) -> Self:
+        """Return the settings for ``now`` environments of a preset with ``before``."""
+        return self
+
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """Raise ConfigError unless these settings fit the run's.
 

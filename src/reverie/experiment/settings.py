@@ -231,6 +231,22 @@ def _settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], S
     return values | {name: min(values.get(name, getattr(config, name)), limit) for name in names}
 
 
+def _fit_envs(
+    config: ExperimentConfig, request: Request, layers: Sequence[Mapping[str, Any]]
+) -> ExperimentConfig:  # fmt: skip
+    """Return the preset ``config`` for the number of environments that ``layers`` name, unless they size rollouts."""
+    values = {name: value for layer in layers for name, value in flatten(_plain_env(layer)).items()}
+    num = 1 if isinstance(request.env, gymnasium.Env) else values.get("env.num", config.env.num)
+    if not isinstance(num, int) or num < 1 or {"algo.rollout", "algo.batch_size", "algo.batch_length"} & {*values}:
+        return config
+    return config.merge({"algo": config.algo.with_envs(config.env.num, num)})
+
+
+def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
+    env = values.get("env")
+    return {**values, "env": env.to_dict()} if isinstance(env, EnvConfig) else dict(values)
+
+
 def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
@@ -255,6 +271,7 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     else:
         config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
         config = config.merge(_settings_from_steps(config))
+    config = _fit_envs(config, request, [*(layer.values for layer in files), overrides])
     if request.env is not None and not isinstance(request.env, str):
         config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
     return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
