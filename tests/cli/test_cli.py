@@ -584,3 +584,25 @@ def test_the_version_says_what_it_runs_on(capsys: Captured) -> None:
     first, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"reverie \d+\.\d+.*", first)
     assert [line.split()[0] for line in rest] == ["Python", "devices:", "kernels:"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [(["frame", "stack"], "--env.frame-stack"), (["gamma"], "--algo.discount"), (["early stopping"], "--patience"),
+     (["masks"], "environments.md"), (["replay", "buffer", "size"], "--replay.capacity")],
+)  # fmt: skip
+def test_help_finds_settings_and_pages_by_words(words, shown, capsys):
+    assert main(["help", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(shown in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("word", "code", "shown"), [
+    ("sizes", 0, "200m"), ("presets", 0, "ppo_cartpole"), ("algorithms", 0, "off-policy, discrete actions"),
+    ("algoritms", 1, "Did you mean 'algorithms'?"),
+])  # fmt: skip
+def test_a_list_by_its_name(word, code, shown, capsys):
+    assert main(["list", word]) == code
+    output = capsys.readouterr()
+    assert shown in (output.err if code else output.out)

@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reverie.algos.table import algorithm_config, algorithms
@@ -17,6 +18,7 @@ from reverie.cli.main import COMMANDS, load_command, main
 from reverie.cli.parsing import Positional, format_flag_value, iter_options, width
 from reverie.cli.train_options import CommonOptions, TuneOptions
 from reverie.core.errors import ConfigError
+from reverie.core.foreign_names import synonyms_of
 from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.presets import TABLE
@@ -112,7 +114,8 @@ def help_command(args: list[str]) -> int:
     if topic == "help":
         print("usage: reverie help TOPIC\n")
         print("A command, an algorithm or a preset (`reverie list`), or a setting with its")
-        print("path, such as replay.capacity or algo.lr.")
+        print("path, such as replay.capacity or algo.lr. Other words are searched in all")
+        print("settings: reverie help frame stack")
         return 0
     if topic in COMMANDS:
         return main([topic, "--help"])
@@ -123,7 +126,7 @@ def help_command(args: list[str]) -> int:
         lines = [preset.description, "", f"reverie train {preset.algorithm} --preset {name}", ""]
         lines += [f"  {key:<28} {format_flag_value(value)}" for key, value in preset.settings.items()]
     else:
-        lines = _about_setting(name)
+        lines = _about_setting(name) or _search(args)
     print(wrap_words("\n".join(lines)))
     return 0
 
@@ -138,7 +141,7 @@ def _about_algorithm(name: str) -> list[str]:
 
 
 def _about_setting(name: str) -> list[str]:
-    """Return description and default of a setting, by the algorithms that have it."""
+    """Return description and default of a setting, by the algorithms that have it; nothing if there is none."""
     names_by_text: dict[str, list[str]] = {}
     for algorithm in algorithms() if name.startswith("algo.") else ("",):
         config = ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {})
@@ -146,17 +149,46 @@ def _about_setting(name: str) -> list[str]:
             if option.path == name and option.description:
                 text = f"{format_flag_value(option.default)}\n{option.description}"
                 names_by_text.setdefault(text, []).append(algorithm)
-    if not names_by_text:
-        raise ConfigError(
-            f"unknown topic '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
-            "with its path, such as replay.capacity or algo.lr."
-        )
     lines = []
     for description, names in names_by_text.items():
         value, _, text = description.partition("\n")
         of = f" of {', '.join(names)}" if names[0] else ""
         lines += [f"--{name.replace('_', '-')}, default {value}{of}", textwrap.indent(text, "  ")]
     return lines
+
+
+def _search(words: list[str]) -> list[str]:
+    """Return a line for each setting, preset, command and page with all ``words``, in its name or description."""
+    topics = {name: line for name, (_, line) in COMMANDS.items()} | {name: x.description for name, x in TABLE.items()}
+    configs = [ExperimentConfig().merge({"algo": algorithm_config(algorithm)()}) for algorithm in algorithms()]
+    settings = {option.flag: option.description for config in configs for option in iter_options(config)}
+    names = {f"--{flag}": " ".join([flag, *synonyms_of(flag)]) for flag in settings}
+    topics |= {f"--{flag}": " ".join(text.split()).partition(". ")[0] for flag, text in settings.items()}
+    stems = [stem for word in words for stem in re.split(r"[-_.\s]", word.lower().removesuffix("s")) if stem]
+    topics |= _pages(stems)
+    found = [name for name in topics if all(stem in names.get(name, name).lower() for stem in stems)]
+    found += [name for name in topics if name not in found and all(x in topics[name].lower() for x in stems)]
+    if not found:
+        raise ConfigError(
+            f"unknown topic '{' '.join(words)}'. Expected a command, an algorithm or a preset (`reverie list`), a "
+            "setting with its path, such as replay.capacity or algo.lr, or words in its description."
+        )
+    rest = [f"... and {len(found) - SHOWN} more: add a word."] if len(found) > SHOWN else []
+    return [*(f"{name:<30} {topics[name].removesuffix('.')}"[: width()] for name in found[:SHOWN]), *rest]
+
+
+SHOWN = 15
+"""Number of topics that a search shows."""
+
+
+def _pages(stems: list[str]) -> dict[str, str]:
+    """Return the headings with one of ``stems`` of each page of the documentation, which wheels do not have."""
+    pages = {}
+    for page in sorted(Path(__file__).parents[3].glob("docs/**/*.md")):
+        headings = re.findall(r"^##* (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        near = [heading for heading in headings if any(stem in heading.lower() for stem in stems)]
+        pages[f"{page.parent.name}/{page.name}"] = ", ".join(near)
+    return pages
 
 
 COMPLETION_SCRIPTS = {

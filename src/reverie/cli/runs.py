@@ -15,7 +15,7 @@ from reverie.algos.table import algorithms
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like
 from reverie.cli.parsing import Positional, TrustOption
-from reverie.core.errors import ReverieError, RunError, count_noun
+from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
@@ -25,26 +25,44 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
 class ListCommand:
     """List all algorithms, their sizes, and the presets; or the agents at a location."""
 
-    location: Annotated[str, Positional("LOCATION")] = ""
-    """List the agents at hf://USER, in a folder, or at s3://BUCKET/FOLDER, instead."""
+    what: Annotated[str, Positional("WHAT")] = ""
+    """algorithms, presets or sizes; or where agents are: hf://USER, a folder, or s3://BUCKET/FOLDER."""
 
     def __call__(self) -> int:
-        if self.location:
-            return _print_agents(self.location)
-        from reverie.experiment.presets import TABLE
-
-        for group, entries in itertools.groupby(algorithms().values(), key=lambda entry: entry.group):
-            print(group)
-            for name, target, _ in entries:
-                summary, sizes = _module_outline(name) if target.startswith("reverie.algos.") else (target, [])
-                _print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
-            print()
-        print("presets (--preset NAME; in brackets, the environments whose default it is)")
-        _print_entry("cpu", ["The environment's preset, with small networks and a short run; default without a GPU."])
-        for name, preset in TABLE.items():
-            starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
-            _print_entry(name, [preset.description + (f" [{starts}]" if starts else "")])
+        if "://" in self.what or Path(self.what or "nothing").is_dir():
+            return _print_agents(self.what)
+        shown = {"algorithms": _print_algorithms, "sizes": _print_sizes, "presets": _print_presets}
+        if self.what and self.what not in shown:
+            near = did_you_mean(self.what, shown)
+            raise ConfigError(f"{self.what}: no such list, folder or URL.{near} Lists: {', '.join(shown)}.")
+        for print_part in [shown[self.what]] if self.what else [_print_algorithms, _print_presets]:
+            print_part()
         return 0
+
+
+def _print_algorithms() -> None:
+    for group, entries in itertools.groupby(algorithms().values(), key=lambda entry: entry.group):
+        print(group)
+        for name, target, _ in entries:
+            summary, sizes = _module_outline(name) if target.startswith("reverie.algos.") else (target, [])
+            _print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
+        print()
+
+
+def _print_sizes() -> None:
+    for name, target, _ in algorithms().values():
+        if target.startswith("reverie.algos.") and (sizes := _module_outline(name)[1]):
+            _print_entry(name, [", ".join(sizes)])
+
+
+def _print_presets() -> None:
+    from reverie.experiment.presets import TABLE
+
+    print("presets (--preset NAME; in brackets, the environments whose default it is)")
+    _print_entry("cpu", ["The environment's preset, with small networks and a short run; default without a GPU."])
+    for name, preset in TABLE.items():
+        starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
+        _print_entry(name, [preset.description + (f" [{starts}]" if starts else "")])
 
 
 def _module_outline(name: str) -> tuple[str, list[str]]:

@@ -205,12 +205,16 @@ def tune_command(args: list[str]) -> int:
 
 def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials (all trials of a grid), and return 0 if all requested trials have ended."""
-    if bool(options.grid) == (options.space != Path()):
-        return print_error("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
+    if bool(options.grid) == bool(options.space):
+        example = "'{algo.lr: {low: 1e-5, high: 1e-2}}'"
+        return print_error(f"no search space: pass --space {example} or a file, or --grid '{{algo.lr: [1e-3]}}'.", 2)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
         return print_error(NO_SEEDS.format(options.seeds), 2)
-    space, source = (options.grid, "--grid") if options.grid else (read_space_file(options.space), str(options.space))
+    space: Any = options.grid or options.space
+    source = "--grid" if options.grid else "--space"
+    if isinstance(space, str):
+        source, space = space, read_space_file(Path(space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = run_tuning(
         config,

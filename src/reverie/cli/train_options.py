@@ -59,9 +59,9 @@ class CommonOptions(TrustOption):
 class TuneOptions(CommonOptions):
     """Search for good settings. The base settings are those of `reverie train` with the same options."""
 
-    space: Path = Path()
-    """YAML file with the settings to search: `algo.lr: {low: 1e-5, high: 1e-2, log: true}` or
-    `algo.batch_size: [32, 64]`."""
+    space: str | dict[str, Any] = ""
+    """The settings to search, or a YAML file with them: '{algo.lr: {low: 1e-5, high: 1e-2, log: true},
+    algo.batch_size: [32, 64]}'."""
     grid: dict[str, Any] = field(default_factory=dict)
     """Try all combinations of these values instead: '{algo.lr: [1e-3, 3e-4], algo.batch_size: [32, 64]}'."""
     trials: int = 20

@@ -63,6 +63,8 @@ SYNONYMS = {
     r"(replay\.)?init-from": "init from-checkpoint pretrained",
     r"heldout-data": "val-data",
     r"heldout-fraction": "validation-fraction val-fraction",
+    r"patience": "early-stopping early-stop",
+    r"stop-score": "reward-threshold target-score",
     r"score-metric": "metric-for-best-model",
     r"deterministic": "stochastic",
     r"trust-code": "trust-remote-code",
@@ -147,6 +149,13 @@ def advise(name: str, choices: Collection[str], form: Form, value: Any = None) -
     if len(near) == 1 and isinstance(value, int | float):
         return f" Write {form(near[0], value)}."
     return f" Did you mean {' or '.join(form(flag, ...) for flag in near)}?" if near else ""
+
+
+def synonyms_of(flag: str) -> list[str]:
+    """Return what a setting, written as a flag, is called in other libraries."""
+    names = [names for pattern, names in SYNONYMS.items() if re.fullmatch(pattern, flag)]
+    names += [names for names, pairs in EXAMPLES.items() if flag in dict(pairs)]
+    return [name for group in names for name in group.split()]
 
 
 def _suggest_names(name: str, choices: Iterable[str]) -> list[str]:
