@@ -170,7 +170,7 @@ def test_rounding_beyond_the_bounds_is_clipped():
     env.reset()
     env.step(torch.zeros(1, 2))
     env.step(torch.zeros(1, 2))
-    assert env.executed.action.tolist() == [[-1, 1]]
+    assert env.executed_actions.action.tolist() == [[-1, 1]]
 
 
 def test_a_flag_without_an_action_is_an_error():
@@ -213,7 +213,7 @@ def test_a_restored_environment_knows_the_mask_of_its_row():
     other.reset()
     other.restore(env.snapshot(), step)
     other.step(torch.eye(4)[:1])
-    assert other.executed.action.tolist() == [[0, 0, 0, 1]]
+    assert other.executed_actions.action.tolist() == [[0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
@@ -301,8 +301,8 @@ def test_tensors_say_it_in_every_step():
     env = device_env(ToldTensors(2, flags=[True, False]))
     env.reset(0)
     env.step(torch.eye(2)[[0, 0]])
-    assert env.executed.is_takeover.tolist() == [True, False]
-    assert env.executed.replace_in(torch.eye(2)[[0, 0]]).tolist() == [[0, 1], [1, 0]]
+    assert env.executed_actions.is_takeover.tolist() == [True, False]
+    assert env.executed_actions.replace_in(torch.eye(2)[[0, 0]]).tolist() == [[0, 1], [1, 0]]
     env.vector.vector.flags = None
     with pytest.raises(DataError, match="the same in every step"):
         env.step(torch.eye(2)[[0, 0]])
@@ -357,7 +357,7 @@ def test_environments_in_jax_say_it_in_an_info():
     for _ in range(20):
         is_replaced = (shown.obs["observation"][:, 1] % 3 == 1) & ~shown.is_last
         shown = env.step(torch.eye(2)[[0, 0]])
-        assert env.executed.is_replaced.tolist() == is_replaced.tolist()
+        assert env.executed_actions.is_replaced.tolist() == is_replaced.tolist()
 
 
 def test_actors_correct_their_rows_before_they_send_them():

@@ -35,7 +35,7 @@ class Env(Protocol):
         """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
 
     @property
-    def executed(self) -> ExecutedActions | None:
+    def executed_actions(self) -> ExecutedActions | None:
         """The actions that have led to the current rows, where they were not the policy's; None: all were."""
 
     @property

@@ -78,7 +78,7 @@ class DeviceVectorEnv:
         self._encode_action = action_encoder(vector.action_space, self.device)
         self.executed_keys: tuple[str, str] | None = None
         """The keys of the executed action and its flag in infos, "" if they have none; None before the first step."""
-        self.executed: ExecutedActions | None = None
+        self.executed_actions: ExecutedActions | None = None
         self._restart_checks()
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
@@ -89,7 +89,7 @@ class DeviceVectorEnv:
         seed, self._seed = self._seed if seed is None else seed, None
         self._must_reset = False
         rows = self._call(self.vector.reset, seed)
-        self._shown = self.executed = None
+        self._shown = self.executed_actions = None
         return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
     def step(self, action: Tensor) -> Step:
@@ -109,7 +109,7 @@ class DeviceVectorEnv:
             for cut in self._choices:
                 flat[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), flat[:, cut])
         rows = self._call(self.vector.step, self._decode(flat))
-        self.executed = self._read_executed_actions(name_keys(rows.info), first, rows.last)
+        self.executed_actions = self._read_executed_actions(name_keys(rows.info), first, rows.last)
         return self._show(rows, first)
 
     def _read_executed_actions(self, info: Mapping[Any, Any], first: Tensor, last: Tensor) -> ExecutedActions | None:

@@ -215,21 +215,21 @@ class EnvCollector:
                 self._step = self.env.receive()
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
-                if (executed := self.env.executed) is not None:
-                    self._correct(executed)
+                if (executed_actions := self.env.executed_actions) is not None:
+                    self._correct(executed_actions)
             except Exception as error:
                 self._failure = error
                 raise
         return self._step
 
-    def _correct(self, executed: ExecutedActions) -> None:
-        """Store the ``executed`` actions, and tell the policy, before it acts on the rows behind them."""
+    def _correct(self, executed_actions: ExecutedActions) -> None:
+        """Store the ``executed_actions``, and tell the policy, before it acts on the rows behind them."""
         if self.on_policy:
-            if executed.is_takeover.any():
+            if executed_actions.is_takeover.any():
                 raise DataError(TAKEOVER_ADVICE)
             return
         assert self._sent is not None
-        action = executed.replace_in(self._sent)
+        action = executed_actions.replace_in(self._sent)
         self.sink.correct(action)
         self.state = self.policy.override(self.state, action)
 
@@ -476,14 +476,14 @@ class DeviceCollector(EnvCollector):
         self._add(step, action)
         middle = time.perf_counter()
         self._sent, self._step, self._watched = action, self.env.step(action), False
-        if (executed := self.env.executed) is not None:
-            self._correct(executed)
+        if (executed_actions := self.env.executed_actions) is not None:
+            self._correct(executed_actions)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
 
-    def _correct(self, executed: ExecutedActions) -> None:
+    def _correct(self, executed_actions: ExecutedActions) -> None:
         """Note takeovers, which are read from the device once for each rollout."""
-        taken = executed.is_takeover.any()
+        taken = executed_actions.is_takeover.any()
         self._takeover = taken if self._takeover is None else self._takeover | taken
 
     def _add(self, step: Step, action: Tensor) -> None:
@@ -585,7 +585,7 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
 def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
     """Step ``env``; return the rows and the action that was executed: ``action`` itself unless it was replaced."""
     step = env.step(action)
-    return step, action if env.executed is None else env.executed.replace_in(action)
+    return step, action if env.executed_actions is None else env.executed_actions.replace_in(action)
 
 
 def random_flat_actions(

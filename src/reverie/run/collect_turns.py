@@ -81,10 +81,10 @@ class TurnCollector(DeviceCollector):
         if not self.late:
             self._add_acted()
 
-    def _correct(self, executed: ExecutedActions) -> None:
-        """Store the ``executed`` actions of the newest rows, which may not be in the replay yet."""
+    def _correct(self, executed_actions: ExecutedActions) -> None:
+        """Store the ``executed_actions`` of the newest rows, which may not be in the replay yet."""
         assert self._sent is not None
-        action = executed.replace_in(self._sent)
+        action = executed_actions.replace_in(self._sent)
         if self.acted is None:
             self.sink.correct(action)
         else:

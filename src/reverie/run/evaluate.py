@@ -193,9 +193,9 @@ def evaluate(
         action, state = policy.act(step, state, mode)
         action = to_executed_action(action, step)
         step = env.step(action)
-        if (executed := env.executed) is not None:
-            state = policy.override(state, executed.replace_in(action))
-            num_takeovers = num_takeovers + executed.is_takeover.sum()
+        if (executed_actions := env.executed_actions) is not None:
+            state = policy.override(state, executed_actions.replace_in(action))
+            num_takeovers = num_takeovers + executed_actions.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
     if num_takeovers:
