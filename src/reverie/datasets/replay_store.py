@@ -21,7 +21,16 @@ from reverie.core.locations import check_location
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
-from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
+from reverie.core.specs import (
+    IS_INTERVENTION,
+    LATE_COLUMNS,
+    ActionPart,
+    ActionSpec,
+    ObsPart,
+    ObsSpec,
+    diff_specs,
+    spec_to_dict,
+)
 from reverie.datasets.inferred_spaces import classes_space, nested_space
 from reverie.datasets.reader import PART_BYTES, PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source
@@ -90,6 +99,11 @@ class SeenReader(Reader):
         """Whether the rows have propensities."""
         return False
 
+    @property
+    def has_interventions(self) -> bool:
+        """Whether the rows have tags of takeovers."""
+        return False
+
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
 
@@ -102,6 +116,7 @@ class SeenReader(Reader):
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
             env_spec=dict(declared.get("env_spec", {})), has_propensity=self.has_propensity,
+            has_interventions=self.has_interventions,
             element_names={name: tuple(names) for name, names in declared.get("element_names", {}).items()},
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
@@ -142,8 +157,10 @@ class StoreReader(SeenReader):
         if layout is None:
             raise DataError(f"the store in {path} contains no rows.")
         self.columns: dict[str, ColumnSpec] = {
-            name: column for name, column in layout.items() if name != VERSION_COLUMN
+            name: column for name, column in layout.items() if name not in LATE_COLUMNS
         }
+        if any(IS_INTERVENTION in segment.columns for segment in self.store.segments):
+            self.columns[IS_INTERVENTION] = LATE_COLUMNS[IS_INTERVENTION]
         declared = self._read_declared()
         self.add_remark(NO_METADATA, int(not declared.keys() - {"spec"}))
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
@@ -151,6 +168,10 @@ class StoreReader(SeenReader):
     @property
     def has_propensity(self) -> bool:
         return PROPENSITY in self.columns
+
+    @property
+    def has_interventions(self) -> bool:
+        return IS_INTERVENTION in self.columns
 
     def _read_declared(self) -> dict[str, Any]:
         """Return the metadata in files of the run, or of a converted store.

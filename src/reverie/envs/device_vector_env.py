@@ -140,8 +140,9 @@ class DeviceVectorEnv:
             for cut in self._choices:
                 is_legal = (flat[:, cut] <= self._shown.obs[MASK_KEY][:, cut]).all(1)
                 self._fitting_actions &= (is_legal | ~is_replaced).all()
-        is_takeover = is_replaced if is_of_takeover(key, flag) else torch.zeros_like(is_replaced)
-        return ExecutedActions(flat, is_replaced, is_takeover)
+        has_takeovers = is_of_takeover(key, flag)
+        is_takeover = is_replaced if has_takeovers else torch.zeros_like(is_replaced)
+        return ExecutedActions(flat, is_replaced, is_takeover, has_takeovers)
 
     def _read_flag(self, x: Any) -> Tensor:
         if not isinstance(x, Tensor) or x.shape != (self.num_envs,) or x.dtype is not torch.bool:

@@ -160,7 +160,8 @@ class NativeVectorEnv:
                 raise DataError(f"environment {number}: {error}.") from None
             if actors[number] != POLICY:
                 action[number] = executed
-        return ExecutedActions(*map(torch.from_numpy, (action, actors != POLICY, actors == TAKEOVER)))
+        flags = torch.from_numpy(actors)
+        return ExecutedActions(torch.from_numpy(action), flags != POLICY, flags == TAKEOVER, TAKEOVER in actors)
 
     def _warn_of_hidden_steps(self) -> None:
         if self._warns:

@@ -266,7 +266,7 @@ class SlotVectorEnv:
             if actor != POLICY:
                 action[number] = torch.from_numpy(self._slots[number].executed_action)
         is_takeover = torch.tensor([actor == TAKEOVER for actor in actors], device="cpu")
-        return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover)
+        return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover, TAKEOVER in actors)
 
     def _restart(self, failures: dict[int, EnvFailure]) -> None:
         """Take down the environments with ``failures``, and restart all that are due."""

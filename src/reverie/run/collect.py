@@ -145,6 +145,9 @@ class CollectorProtocol(Protocol):
     def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+
     def state_dict(self) -> State:
         """Return what a checkpoint holds."""
 
@@ -202,6 +205,8 @@ class EnvCollector:
         self.on_policy = on_policy
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._sent: Tensor | None = None  # the actions of the pending step
+        self._num_filtered: Any = 0  # steps since the last log entry whose action a filter replaced
+        self._logged_steps = 0  # env steps at the last log entry
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 
     @property
@@ -216,6 +221,7 @@ class EnvCollector:
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
                 if (executed_actions := self.env.executed_actions) is not None:
+                    self._num_filtered = self._num_filtered + executed_actions.count_filtered()
                     self._correct(executed_actions)
             except Exception as error:
                 self._failure = error
@@ -230,7 +236,7 @@ class EnvCollector:
             return
         assert self._sent is not None
         action = executed_actions.replace_in(self._sent)
-        self.sink.correct(action)
+        self.sink.correct(action, executed_actions.tags)
         self.state = self.policy.override(self.state, action)
 
     def settle(self) -> None:
@@ -307,6 +313,12 @@ class EnvCollector:
         finished, self.finished = self.finished, []
         return finished
 
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+        count, steps = int(self._num_filtered), self.env_steps - self._logged_steps
+        self._num_filtered, self._logged_steps = 0, self.env_steps
+        return {"env/filtered_rate": count / steps} if count and steps else {}
+
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
@@ -319,6 +331,7 @@ class EnvCollector:
         state = {
             "env_steps": self.env_steps,
             "restarts": self.restarts,
+            "filtered": (int(self._num_filtered), self._logged_steps),
             "rng": self.rng.bit_generator.state,
             "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
@@ -358,6 +371,7 @@ class EnvCollector:
         self._saved = state
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
+        self._num_filtered, self._logged_steps = map(int, state["filtered"])
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged_episodes[:] = [Episodes(**state["unlogged"])]
         carried = state.get("state", {})
@@ -477,6 +491,7 @@ class DeviceCollector(EnvCollector):
         middle = time.perf_counter()
         self._sent, self._step, self._watched = action, self.env.step(action), False
         if (executed_actions := self.env.executed_actions) is not None:
+            self._num_filtered = self._num_filtered + executed_actions.count_filtered()
             self._correct(executed_actions)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
@@ -530,6 +545,7 @@ class DeviceCollector(EnvCollector):
         state = {
             "env_steps": self.env_steps,
             "restarts": 0,
+            "filtered": (int(self._num_filtered), self._logged_steps),
             "rng": self.rng.bit_generator.state,
             "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
