@@ -178,8 +178,10 @@ class StoreReader(SeenReader):
 
         A converted store does not belong to a run in whose folder it happens to be.
         """
-        root, declared = (self.path if isinstance(self.location, str) else self.location).absolute(), dict[str, Any]()
-        for folder in (root,) if (root / ABOUT).is_file() else (root, root.parent):
+        declared, folder = dict[str, Any](), self.path.absolute()
+        store = folder if isinstance(self.location, str) else self.location.absolute()
+        folders = [store, store.parent] if store.is_relative_to(folder) else [folder]  # elsewhere: replay.store_path
+        for folder in folders[:1] if (store / ABOUT).is_file() else folders:
             spec, metadata, config = (read_json_or_yaml(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
             declared |= ({"spec": spec} if spec else {}) | metadata
             if config:
@@ -251,13 +253,17 @@ def _locate_store(path: Path | str) -> Path | str:
     if "://" in str(path):
         return str(path)
     path = Path(path)
-    if _is_store_folder(path) or not (path / "config.yaml").is_file():
-        return path if _is_store_folder(path) else path / "replay"
-    named = "auto"
+    if _is_store_folder(path):
+        return path
+    file, named = path / "config.yaml", "auto"
     with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
-        settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
-        named = str((settings.get("replay") or {}).get("store_path", "auto"))
-    check_location(named, path / "config.yaml")
+        if file.is_file():
+            settings = read_json_or_yaml(file).get("experiment") or {}
+            named = str((settings.get("replay") or {}).get("store_path", "auto"))
+        else:  # of a Collector
+            file = path / ABOUT
+            named = str(read_json_or_yaml(file).get("store_path", "auto"))
+    check_location(named, file)
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 
