@@ -245,6 +245,7 @@ class PersistentReplay:
         end = (located.parts[-1].segment.name, located.stored)
         stored = [s for s in self.store.segments if end in (s.parent, (s.name, located.stored))]
         if all(segment.rows < int(state["count"]) for segment in stored):
+            self._expect_tags(part.segment for part in located.parts)
             self._continue_store(located)
 
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
@@ -409,10 +410,8 @@ def _iter_located_pieces(located: LocatedRows, oldest: int, columns: Sequence[st
         stop = yield from _iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
         if _count_rows(located.tail):
             blank = np.zeros(_count_rows(located.tail), bool)  # of a column that the tail lacks
-            yield (
-                stop != located.stored,
-                {name: located.tail[name][stream] if name in located.tail else blank for name in columns},
-            )
+            tail = {name: located.tail[name][stream] if name in located.tail else blank for name in columns}
+            yield stop != located.stored, tail
 
 
 def _iter_stream_pieces(

@@ -214,12 +214,12 @@ def concat_batches(parts: Sequence[T]) -> T:
         values = [getattr(part, field.name) for part in parts]
         is_mapping = isinstance(values[0], dict)
         if field.name == "extras":
-            values = _with_tags(parts)
+            values = _fill_tags(parts)
         values_by_field[field.name] = {k: cat([v[k] for v in values]) for k in values[0]} if is_mapping else cat(values)
     return type(parts[0])(**values_by_field)
 
 
-def _with_tags(parts: Sequence[Any]) -> list[dict[str, Tensor]]:
+def _fill_tags(parts: Sequence[Any]) -> list[dict[str, Tensor]]:
     """Return the extras of all ``parts``, with tags of takeovers if some parts have them."""
     if not any(IS_INTERVENTION in part.extras for part in parts):
         return [part.extras for part in parts]
