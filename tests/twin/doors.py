@@ -110,7 +110,7 @@ def play_collector(c, folder, steps, report):
             episodes = collector.pop_episodes()
     rows = oracle.rows_in(log := read_log(folder / "log"), c)
     learned = check_samples(sampled, rows, c, report, algo.window.num_free_rows)
-    players = {key[0] for key in learned}
+    players = {key[0] for key in (rows if c["door"] == "actors" else learned)}
     check_log(log, players, report)
     if has_queue:
         check_queue(rows, learned, players, report)

@@ -37,8 +37,8 @@ class Weights:
 
         def feedback_noted(index, update):
             for handle, priority in zip(index.tolist(), update.priority.tolist(), strict=True):
-                self.priority[handle] = priority + EPSILON  # of the windows of one batch, the last one counts
-            self.highest = max(self.highest, *(self.priority[handle] for handle in index.tolist()))
+                self.priority[handle] = priority + EPSILON  # of a window that was drawn twice, the last one counts
+                self.highest = max(self.highest, priority + EPSILON)
             feedback(index, update)
 
         if draw is not None:
