@@ -59,7 +59,7 @@ test: lint $(VENV)/.kernels $(TRITON)
 
 # Other combinations of features every day, on two cores.
 twin: $(VENV)/.kernels
-	for part in 0 1; do $(BIN)/python tests/twin --seconds $$(( $(HOURS) * 3600 )) --seed $$(( 1$$(date +%j) * 1000 + $$part * 500 )) & \
+	for part in 0 1; do $(BIN)/python tests/twin --mutants --seconds $$(( $(HOURS) * 3600 )) --seed $$(( 1$$(date +%j) * 1000 + $$part * 500 )) & \
 		pids="$$pids $$!"; done; for pid in $$pids; do wait $$pid || failed=1; done; [ -z "$$failed" ]
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.

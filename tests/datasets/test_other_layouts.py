@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import zipfile
 from dataclasses import replace
 
 import h5py
@@ -14,6 +15,7 @@ from PIL import Image
 from d4rl_files import cat, columns
 from formats import FORMATS, save_table, write_act, write_zarr
 from recordings import LIVED, check, expected, joined
+from reverie.core import files
 from reverie.core.errors import DataError, RunError
 from reverie.datasets import act, imitation, transitions
 from reverie.datasets.convert import write_dataset
@@ -230,6 +232,26 @@ def test_robot_data_without_rewards_and_ends(tmp_path, name, monkeypatch):
         assert act.UNMARKED in reader.remarks()
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zarr_in_a_zip_file_is_read_as_the_folder(tmp_path, compression):
+    (tmp_path / "folder").mkdir()
+    write_zarr(tmp_path / "folder")
+    file = zip_folder(tmp_path / "folder", tmp_path / "pusht.zarr.zip", compression)
+    with open_reader(str(file)) as reader, open_reader(str(tmp_path / "folder")) as folder:
+        rows, expected_rows = joined(reader.parts()), joined(folder.parts())
+        assert rows.keys() == expected_rows.keys()
+        assert all(np.array_equal(rows[name], x) for name, x in expected_rows.items())
+        assert reader.info().text == folder.info().text
+
+
+def zip_folder(folder, file, compression):
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                archive.write(path, path.relative_to(folder))
+    return file
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_cameras_of_act(tmp_path, compressed):
     """Compressed ones are filled with zeros to the same length."""
@@ -276,6 +298,16 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
         change(tmp_path / name / "data/state")
         with pytest.raises(error, match=said):
             list(open_reader(str(tmp_path / name)).parts())
+        if name not in "cd":  # no files of a zip file
+            file = zip_folder(tmp_path / name, tmp_path / f"{name}.zarr.zip", zipfile.ZIP_DEFLATED)
+            with pytest.raises(error, match=said.replace("f:", r"f\.zarr\.zip:")):
+                list(open_reader(str(file)).parts())
+    with zipfile.ZipFile(tmp_path / "a.zarr.zip", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/more", bytes(10**6))
+    monkeypatch.setattr(files, "MAX_EXPANDED", 10)
+    monkeypatch.setattr(files, "MAX_RATIO", 10)
+    with pytest.raises(RunError, match=r"a\.zarr\.zip has .* and expands to"):
+        open_reader(str(tmp_path / "a.zarr.zip"))
 
 
 def _set(folder, **changes):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.envs.classic_control import PendulumEnv
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from device_vectors import jax_task
 from masked_env import Masked
 from reverie.algos.custom_policy import CustomPolicy, CustomPolicyConfig
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
+from reverie.algos.table import algorithm_config
 from reverie.core.columns import zero_step
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
@@ -185,6 +187,26 @@ def test_actors_act_with_the_newest_weights_and_wait_for_updates() -> None:
     assert stored["action"][:, -2].ravel() == pytest.approx(0.9, abs=0.1)
     assert actor(batch.obs).mean().item() == pytest.approx(0.9, abs=0.1)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("location", ["auto", "elsewhere"])
+def test_stored_rows_are_found_by_the_folder_with_their_spaces(location: str, tmp_path: Path) -> None:
+    """``replay.store_path`` can be elsewhere, of an own loop and of a run."""
+    store = location if location == "auto" else str(tmp_path / "stores" / "{}")
+    small: dict[str, Any] = {"steps": 30, "learning_starts": 10}
+    folder = tmp_path / "loop"
+    settings = {"replay": {"store_path": store.format("a")}, **small}
+    with reverie.Collector("CartPole-v1", algorithm_config("dqn")(), folder=folder, **settings) as collector:
+        for _ in collector:
+            pass
+    reverie.train("dqn", "CartPole-v1", run=tmp_path / "run", eval_episodes=0, console=False, tensorboard=False,
+                  replay={"store_path": store.format("b")}, **small)  # fmt: skip
+    for path in (folder, tmp_path / "run"):
+        with open_reader(str(path)) as reader:
+            assert reader.info().action == spaces.Discrete(2)
+            assert reader.info().env == "CartPole-v1"
+            assert reader.rows() >= 30
+            assert not reader.remarks()
 
 
 def test_a_learner_of_this_library_is_trained_by_ones_own_loop() -> None:

@@ -9,21 +9,20 @@ import torch
 from gymnasium import spaces
 
 import reverie
-from device_vectors import TorchCycle, jax_task
 from helped_env import CONVENTIONS, FLAT, REPLACED, Helped
 from reverie.agent.recording import record_episode
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
+from reverie.datasets.convert import write_dataset
+from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
-from reverie.distributed.actors import ActorWorker, BlockSink
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.interventions import read_replacement
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.torch_vector import TorchVector
 from reverie.envs.wrappers import ActionRepeat
-from reverie.run.collect import DeviceCollector, EnvCollector
-from reverie.run.collect_turns import TurnCollector
+from reverie.replay.sources import concat_batches
+from reverie.run.collect import EnvCollector
 from reverie.run.evaluate import evaluate
 
 
@@ -42,6 +41,8 @@ def check_rows(rows, space):
     np.testing.assert_allclose(rows["action"][is_replaced], np.tile(FLAT[space], (is_replaced.sum(), 1)), atol=1e-6)
     others = rows["action"][acted & ~is_replaced]
     assert not np.isclose(others, FLAT[space], atol=1e-6).all(1).all()
+    if "is_intervention" in rows:
+        np.testing.assert_array_equal(rows["is_intervention"][:, :-1], is_replaced[:, :-1])
 
 
 POLICIES = {"box": "sac", "discrete": "dqn", "dict": "sac"}
@@ -58,7 +59,7 @@ def collect(env, space="box", steps=60, **settings):
 @pytest.mark.parametrize(
     ("convention", "space", "vector", "envs"),
     [
-        *((convention, "box", "sync", 1) for convention in CONVENTIONS),
+        *((convention, "box", "sync", 1) for convention in CONVENTIONS if convention != "never"),
         ("gym_hil", "discrete", "sync", 2),
         ("filter", "dict", "sync", 2),
         ("filter", "dict", "async", 2),
@@ -68,7 +69,9 @@ def test_the_executed_action_is_stored(convention, space, vector, envs):
     """Vectors of arrays and tensors: ``tests/twin``."""
     make = functools.partial(Helped, convention, space)
     with collect(make, space, envs=envs, **{"env.vectorization": vector}) as collector:
-        check_rows(stored_rows(collector), space)
+        rows = stored_rows(collector)
+    check_rows(rows, space)
+    assert ("is_intervention" in rows) == (convention != "filter")
 
 
 @pytest.mark.parametrize("space", ["box", "discrete"])
@@ -131,7 +134,7 @@ class Rows:
     def complete(self, step):
         pass
 
-    def correct(self, action):
+    def correct(self, action, is_takeover):
         self.actions[-1] = action
 
 
@@ -170,7 +173,7 @@ def test_rounding_beyond_the_bounds_is_clipped():
     env.reset()
     env.step(torch.zeros(1, 2))
     env.step(torch.zeros(1, 2))
-    assert env.executed.action.tolist() == [[-1, 1]]
+    assert env.executed_actions.action.tolist() == [[-1, 1]]
 
 
 def test_a_flag_without_an_action_is_an_error():
@@ -213,7 +216,7 @@ def test_a_restored_environment_knows_the_mask_of_its_row():
     other.reset()
     other.restore(env.snapshot(), step)
     other.step(torch.eye(4)[:1])
-    assert other.executed.action.tolist() == [[0, 0, 0, 1]]
+    assert other.executed_actions.action.tolist() == [[0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])
@@ -271,6 +274,7 @@ def test_recorded_episodes_have_the_executed_action(tmp_path):
     episode, _ = record_episode(agent, make(), RecordConfig(episodes=1), np.random.default_rng(0), 0, 5)
     is_replaced = np.isclose(episode["actions"], REPLACED["box"], atol=1e-6).all(1)
     assert is_replaced.tolist() == [False, True, False, False, True]
+    assert episode["infos"]["is_intervention"].tolist() == [*is_replaced.tolist(), False]
 
 
 def test_an_evaluation_says_that_a_person_took_over(said):
@@ -278,104 +282,84 @@ def test_an_evaluation_says_that_a_person_took_over(said):
     assert any("a person took over in 2 steps" in line for line in said)
 
 
-def test_the_check_says_what_kind_it_saw():
-    for convention, kind in (("gym_hil", "teleop_action), of a takeover"), ("filter", "executed_action), of a filter")):
-        report = reverie.check_env(functools.partial(Helped, convention), steps=50)
-        assert any(f"reports executed actions ({kind}" in finding.text for finding in report.findings)
+def test_rates_are_logged_only_where_actions_are_replaced():
+    for convention, eval_rate, filtered_rate in (
+        ("gym_hil", 2 / 5, None),
+        ("filter", None, 3 / 10),
+        ("never", None, None),
+    ):
+        env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, convention))
+        assert evaluate(env, Remembering(), 1).metrics().get("eval/intervention_rate") == eval_rate
+        collector = EnvCollector(env, Remembering(), Rows())
+        for _ in range(11):
+            collector.collect()
+        collector.settle()
+        assert collector.pop_filtered_rate().get("env/filtered_rate") == filtered_rate
+        assert not collector.pop_filtered_rate()
 
 
-class ToldTensors(TorchCycle):
-    """Vectors of tensors whose info says the same as that of ``Helped``, in every step."""
-
-    def __init__(self, num_envs, executed=1, flags=None, **options):
-        super().__init__(num_envs, **options)
-        self.executed, self.flags = executed, flags
+class HelpedLate(Helped):
+    """Nobody takes over in the first 17 steps."""
 
     def step(self, action):
-        *answer, info = super().step(action)
-        info = {**info, "executed_action": torch.full((self.num_envs,), self.executed)}
-        return *answer, info if self.flags is None else {**info, "is_intervention": torch.tensor(self.flags)}
+        convention = self.tell
+        self.tell = convention if self.count > 17 else CONVENTIONS["never"]
+        answer = super().step(action)
+        self.tell = convention
+        return answer
 
 
-def test_tensors_say_it_in_every_step():
-    env = device_env(ToldTensors(2, flags=[True, False]))
-    env.reset(0)
-    env.step(torch.eye(2)[[0, 0]])
-    assert env.executed.is_takeover.tolist() == [True, False]
-    assert env.executed.replace_in(torch.eye(2)[[0, 0]]).tolist() == [[0, 1], [1, 0]]
-    env.vector.vector.flags = None
-    with pytest.raises(DataError, match="the same in every step"):
-        env.step(torch.eye(2)[[0, 0]])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_tags_of_takeovers_survive_resuming_and_conversions(num_envs, tmp_path):
+    """They begin in the middle of the run, at the first takeover."""
+    config, rows = algorithm_config("sac")(), []
+    for number, turns in enumerate((30, 1, 1, 20)):
+        with reverie.Collector(
+            functools.partial(HelpedLate, "gym_hil"),
+            config,
+            steps=200,
+            envs=num_envs,
+            learning_starts=30,
+            folder=tmp_path / "run",
+        ) as collector:
+            replay = collector.experiment.replay
+            if number:
+                assert all(np.array_equal(rows[-1][name], x) for name, x in stored_rows(collector).items())
+            for _ in range(turns):
+                collector.collect()
+            collector.save()
+            rows.append(stored_rows(collector))
+            assert replay.sample().extras["is_intervention"].any()
+    is_taken = (rows[-1]["obs/observation"][:, :, 0] % 3 == 1) & ~rows[-1]["is_last"].astype(bool)
+    is_taken &= rows[-1]["obs/observation"][:, :, 0] > 17
+    np.testing.assert_array_equal(rows[-1]["is_intervention"][:, :-1], is_taken[:, :-1])
+    times = set(rows[-1]["obs/observation"][is_taken][:-1].ravel())
+    paths = [tmp_path / "run"]
+    for to in ("store", "minari", "store"):
+        with open_reader(str(paths[-1])) as reader:
+            paths.append(write_dataset(reader, str(tmp_path / f"{to}{len(paths)}"), to).path)
+    for data in (*paths, (paths[2], record_converted(tmp_path))):
+        config = DatasetConfig(path=data)
+        recorded = open_recorded(config)
+        parts = [*recorded.parts()]
+        tagged = np.concatenate([part["obs/observation"][part["is_intervention"]] for part in parts])
+        assert times <= set(tagged.ravel())
+        dataset = config.build(recorded, window=collector.algo.window, seed=0)
+        assert concat_batches([replay.sample(3), dataset.sample(3)]).extras["is_intervention"].shape == (6, 2)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_rows_on_a_device_are_corrected_before_and_after_they_are_stored(late):
-    """On a GPU a row is stored one turn later."""
-    sink, policy = Rows(), Remembering()
-    collector = TurnCollector(device_env(ToldTensors(2, flags=[True, False])), policy, sink, late=late)
-    for _ in range(12):
-        collector.collect()
-    actions = torch.stack(sink.actions)
-    is_acted = torch.tensor(sink.is_acted)
-    assert is_acted.sum() > 10
-    assert (actions[:, 0] == torch.tensor([0.0, 1.0]))[is_acted[:, 0]].all()
-    assert not actions[:, 1].any()
-
-
-def test_a_rollout_on_a_device_refuses_a_person():
-    collector = DeviceCollector(device_env(ToldTensors(2, flags=[False, True])), Remembering(), Rows(), turns=3)
-    with pytest.raises(DataError, match="a person took over"):
-        collector.collect()
-
-
-def test_tensors_that_are_no_actions_are_found_by_the_check():
-    env = device_env(ToldTensors(2, executed=2))
-    env.reset(0)
-    env.step(torch.eye(2)[[0, 0]])
-    with pytest.raises(DataError, match=r"executed action.*no class"):
-        env.check()
-
-
-def device_env(vector):
-    return DeviceVectorEnv(TorchVector(vector), EnvConfig(num=vector.num_envs, vectorization="native"), 0)
-
-
-def test_environments_in_jax_say_it_in_an_info():
-    jax = pytest.importorskip("jax")
-    from reverie.envs.jax_vector import JaxVector
-
-    task = jax_task()
-
-    def step(key, state, action):
-        is_replaced = state["age"] % 3 == 1
-        executed = jax.numpy.where(is_replaced, 1, action)
-        return *task.step(key, state, executed), None, {"executed_action": executed, "is_intervention": is_replaced}
-
-    vector = JaxVector(task._replace(step=step), 2)
-    env = DeviceVectorEnv(vector, EnvConfig(num=2, vectorization="native"), 0)
-    shown = env.reset(0)
-    for _ in range(20):
-        is_replaced = (shown.obs["observation"][:, 1] % 3 == 1) & ~shown.is_last
-        shown = env.step(torch.eye(2)[[0, 0]])
-        assert env.executed.is_replaced.tolist() == is_replaced.tolist()
-
-
-def test_actors_correct_their_rows_before_they_send_them():
-    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "hil_serl"))
-    actor, port = ActorWorker.__new__(ActorWorker), Port()
-    actor.port, actor.blocks, actor.version = port, BlockSink(port), 0
-    actor.collector = EnvCollector(env, Remembering(), actor.blocks)
-    for _ in range(2):
-        actor.collector.collect()
-    actor.send()
-    np.testing.assert_allclose(port.sent, [[[0, 0], FLAT["box"]]], atol=1e-6)
-
-
-class Port:
-    """The actor's end of a connection."""
-
-    def next_block(self):
-        return {"action": np.zeros((1, 16, 2), np.float32)}
-
-    def send(self, rows, turns, *_):
-        self.sent = rows["action"][:, :turns].copy()
+def record_converted(tmp_path):
+    """A Minari dataset of a run without takeovers."""
+    with reverie.Collector(
+        functools.partial(Helped, "never"),
+        algorithm_config("sac")(),
+        steps=30,
+        learning_starts=10,
+        folder=tmp_path / "alone",
+    ) as collector:
+        for _ in collector:
+            pass
+        batch = concat_batches([collector.experiment.replay.sample(2)])
+        assert "is_intervention" not in batch.extras
+    with open_reader(str(tmp_path / "alone")) as reader:
+        return write_dataset(reader, str(tmp_path / "untagged"), "minari").path

@@ -29,7 +29,7 @@ class ScriptedEnv:
         self.actions: list[torch.Tensor] = []
         self.seeds: list[int | None] = []
         self.closed, self.exact_rewards, self.episode_info, self.max_episode_steps = False, (), {}, None
-        self.executed = None
+        self.executed_actions = None
 
     def send(self, action: torch.Tensor) -> None:
         self.answer = self.step(action)

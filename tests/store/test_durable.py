@@ -158,7 +158,7 @@ def test_failures_and_new_episodes_of_a_resumed_run_end_the_episode_before(sitti
             rows = mine.replay.storage.read(0, mine.replay.count)
             check_episodes(rows)
             mine.store.close(60)
-            parts = mine.store.ancestor_parts(mine.segment)
+            parts = mine.store.ancestor_parts(mine.store.segment_name)
             chunks = [chunk.rows for part in parts for chunk in mine.store.read(*part)]
             for name in COLUMNS:
                 np.testing.assert_array_equal(np.concatenate([chunk[name] for chunk in chunks], 1), rows[name])

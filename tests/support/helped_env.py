@@ -22,6 +22,7 @@ def told_only_then(key):
 
 
 CONVENTIONS = {
+    "never": lambda action, is_replaced: {},
     "filter": told_only_then("executed_action"),
     "hil_serl": told_only_then("intervene_action"),
     "gym_hil": lambda action, is_replaced: {"is_intervention": is_replaced, "teleop_action": action},

@@ -8,12 +8,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import doors
 import factors
+from mutants import MUTANTS
 
 
 def shrink(c, kind):
@@ -57,11 +59,28 @@ def hunt(seed, seconds, families):
     return 0
 
 
+def play_mutants():
+    """Play the mutants of the long mode; return the number of those that are not seen."""
+    blind = 0
+    for name, mutant in MUTANTS.items():
+        c = factors.complete(mutant.factors)
+        if mutant.is_long and all(
+            c[factor] in values for factor, values in factors.with_more(factors.factors_of(c)).items()
+        ):
+            with patch.object(mutant.owner, mutant.name, mutant.changed):
+                counts = doors.play(c).counts
+            if mutant.kind not in counts:
+                blind += 1
+                print(f"the twin does not see {name}: {counts}", flush=True)
+    return blind
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", help="a combination: the factors that differ from their first values, as JSON")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mutants", action="store_true", help="first play the wrong lines of the long mode")
     parser.add_argument("--families", nargs="+", default=[*factors.FAMILIES], choices=[*factors.FAMILIES])
     args = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -70,7 +89,8 @@ def main():
         report = doors.play(factors.complete(lists))
         show(report)
         return bool(report.counts)
-    return hunt(args.seed, args.seconds, args.families) > 0
+    blind = play_mutants() if args.mutants else 0
+    return hunt(args.seed, args.seconds, args.families) + blind > 0
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ another one, it gets a row of ``MEANINGLESS`` or, if reverie refuses the combina
 that changes what a row must be needs a line in ``oracle.py``. A setting that crosses nothing is in ``NOT_CROSSED``.
 """
 
+import importlib.util
 import itertools
 import random
+
+from oracle import TAKEOVERS
 
 ENDS = {
     "terminal": [(5, "terminal"), (3, "terminal"), (4, "terminal")],
@@ -71,9 +74,11 @@ REST = {
 """Values of the factors that a family has not."""
 NIGHT = {
     "algo": ["c51", "iqn", "tqc", "crossq"],
-    "vector": ["async"],
-    "ends": [],
+    "vector": ["async"] + ["torch_jax"] * (importlib.util.find_spec("jax") is not None),
+    "resume": ["killed"],
 }
+OFF_POLICY_AT_NIGHT = {"door": ["actors"]}
+ON_POLICY_AT_NIGHT = {"algo": ["impala"], "estimator": [("v_trace", 0.9)]}
 """More values, for the long mode alone: they take long, or share all of their paths with another value."""
 
 DISCRETE, CONTINUOUS, ALL = {"discrete", "multi"}, {"box"}, {"discrete", "multi", "box", "mixed"}
@@ -81,6 +86,7 @@ ACTIONS = {
     "dqn": DISCRETE, "qr_dqn": DISCRETE, "c51": DISCRETE, "iqn": DISCRETE, "discrete_sac": DISCRETE,
     "ddpg": CONTINUOUS, "td3": CONTINUOUS, "tqc": CONTINUOUS, "crossq": CONTINUOUS, "sac": {"box", "mixed"},
     "dreamer_v3": {"discrete", "multi", "box"}, "ppo": ALL, "a2c": ALL,
+    "impala": ALL,
 }  # fmt: skip
 """Actions that an algorithm takes."""
 ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "ppo", "a2c"}
@@ -119,15 +125,19 @@ MEANINGLESS = [
     ("data are recorded once, by single environments", lambda c: c["door"] in ("offline", "mixed")
         and (c["resume"] or not is_single(c) or c["stack"] == "env")),
     ("environments on a device store nothing", lambda c: c["door"] == "files" and c["vector"].startswith("torch")),
-    ("a2c learns once", lambda c: c["algo"] == "a2c" and c["epochs"] != 2),
+    ("they learn once", lambda c: c["algo"] in ("a2c", "impala") and c["epochs"] != 2),
+    ("V-trace is IMPALA's", lambda c: (c["estimator"][0] == "v_trace") != (c["algo"] == "impala")),
+    ("own loops of single environments are killed", lambda c: c["resume"] == "killed" and (
+        c["door"] not in ("collector", "files") or not is_single(c))),
+    ("actors make single environments", lambda c: c["door"] == "actors" and (
+        not is_single(c) or c["resume"] or c["evaluate"] != "no")),
+    ("arrays of JAX", lambda c: c["vector"] == "torch_jax" and (c["action"] == "mixed" or c["mask"] == "info")),
     ("a world model has parts of its own", lambda c: c["algo"] == "dreamer_v3" and (
         c["estimator"][0] != "td0" or c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none"
-        or c["memory"] != "none" or c["hindsight"] != "none" or c["door"] == "collector")),
+        or c["memory"] != "none" or c["hindsight"] != "none" or c["door"] in ("collector", "actors"))),
 ]  # fmt: skip
 """Combinations that mean nothing, or that nobody can set."""
 
-TAKEOVERS = ("hil_serl", "gym_hil")
-"""Conventions by which a person's actions are told."""
 ONE_ARRAY = ("d4rl", "robomimic", "lerobot", "tianshou")
 """Formats that store one array of actions."""
 REFUSED = [
@@ -138,6 +148,10 @@ REFUSED = [
      {"hindsight": "future", "goals": "end", "stack": "env"}),
     (r"hindsight.*without memory", lambda c: c["hindsight"] != "none" and c["memory"] != "none",
      {"hindsight": "future", "goals": "end", "memory": "lstm", "estimator": ("n_step", 3)}),
+    (r"running returns belong to one actor", lambda c: c["door"] == "actors" and c["scale"] == "std",
+     {"door": "actors", "scale": "std"}),
+    (r"its actors fill a queue of rollouts", lambda c: c["algo"] == "impala" and c["vector"].startswith("torch"),
+     {"algo": "impala", "estimator": ("v_trace", 0.9), "vector": "torch_next"}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
     (r"person took over", lambda c: c["door"] == "rollouts" and c["replaced"] in TAKEOVERS,
      {"door": "rollouts", "algo": "ppo", "replaced": "hil_serl"}),
@@ -174,13 +188,13 @@ NOT_CROSSED = {
     "replay.sequential": "windows one behind the other: tests/replay/test_whole_episodes.py",
     "replay.reset_interval": "windows one behind the other: tests/replay/test_whole_episodes.py",
     **dict.fromkeys(("estimator td1", "scale affine"), _SAME_PATH),
-    **dict.fromkeys(("estimator v_trace",), "behavior policies: tests/objectives/test_importance.py"),
+    "estimator v_trace": "long mode",
     **dict.fromkeys(("algo tqc", "algo crossq", "algo simba_v2", "algo xqc"), "learns as sac does"),
     **dict.fromkeys(("algo c51", "algo iqn"), "learns as qr_dqn does"),
     **dict.fromkeys(("algo dreamer_v1", "algo dreamer_v2", "algo r2dreamer", "algo plan2explore",
                      "algo plan2explore_v1", "algo plan2explore_v3"), "learns from the windows of dreamer_v3"),
     **dict.fromkeys(("algo tdmpc2", "algo bmpc"), "plans, and learns from windows of transitions as td3 does"),
-    "algo sac_ae": _IMAGES, "algo impala": "its queue: tests/algos/test_impala.py",
+    "algo sac_ae": _IMAGES, "algo impala": "long mode",
     "algo gail": "two sources of rows: tests/algos/test_gail.py",
     **dict.fromkeys(("algo bc", "algo iql", "algo decision_transformer", "algo cql", "algo discrete_cql", "algo rebrac",
                      "algo td3_bc", "algo fql", "algo bcq", "algo discrete_bcq", "algo crr", "algo discrete_crr"),
@@ -203,13 +217,15 @@ def refusal(c):
 def factors_of(c):
     if c.get("door") == "files":
         return FILES
-    return ON_POLICY if c.get("algo") in ON_POLICY["algo"] else OFF_POLICY
+    return ON_POLICY if c.get("algo") in [*ON_POLICY["algo"], "impala"] else OFF_POLICY
 
 
 def with_more(factors):
     """The factors with the values of the long mode."""
-    return {name: values + [x for x in NIGHT.get(name, []) if name != "algo" or "ppo" not in values]
-            for name, values in factors.items()}  # fmt: skip
+    more = NIGHT | (
+        ON_POLICY_AT_NIGHT if factors is ON_POLICY else OFF_POLICY_AT_NIGHT if factors is OFF_POLICY else {}
+    )
+    return {name: values + more.get(name, []) for name, values in factors.items()}
 
 
 def complete(c):

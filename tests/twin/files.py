@@ -22,6 +22,9 @@ def play(c, folder, steps, report):
     """Collect, convert, and read both."""
     config = algorithm_config(c["algo"])().merge(algo_settings(c))
     for end in doors.ends_of_lives(c, steps):
+        if c["resume"] == "killed" and end < steps:
+            doors.kill_in_between(c, folder, end, {"replay_ratio": 0.02})
+            continue
         settings = {"seed": 3, "folder": folder / "run", **run_settings(c), "steps": end, "replay_ratio": 0.02}
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
             for _ in collector:
@@ -33,18 +36,18 @@ def play(c, folder, steps, report):
         return
     with open_reader(str(folder / "run")) as reader:
         written = write_dataset(reader, str(folder / TARGETS.get(c["format"], c["format"])), c["format"])
-    copied = read(written.path, c, rows, report)
+    copied = read(written.path, c, rows, report, has_tags=c["format"] == "minari")
     begun = [{key for key in keys if rows[key].is_first} for keys in (stored, copied)]
     if begun[0] != begun[1]:
         report.add("episodes lost or added by a copy", stored=len(begun[0]), copied=len(begun[1]))
 
 
-def read(path, c, rows, report):
-    """Compare the rows of a file with the log; return their keys."""
+def read(path, c, rows, report, has_tags=True):
+    """Compare the rows of a file with the log; return their keys. ``has_tags``: whether it stores takeovers."""
     keys = []
     with contextlib.closing(open_recorded(DatasetConfig(path=str(path)))) as recorded:
         for episode in iter_episodes(recorded.parts()):
-            columns = episode_columns(episode)
+            columns = episode_columns(episode) | {"has_tags": has_tags}
             n = columns["reward"].shape[1] - (not episode["is_last"][-1])
             [window] = oracle.check_batch(columns, rows, c, report, 0, n)
             keys += [row.key for row in window or ()]
@@ -59,7 +62,8 @@ def episode_columns(episode):
     story = next(name for name in ("story", "observation", "state", "obs", *obs) if name in obs)
     flags = {name: episode[f"is_{name}"][None] for name in ("first", "last", "terminal")}
     obs = {("story" if name == story else name): x for name, x in obs.items()}
-    return {"obs": obs, "action": episode["action"][None], "reward": episode["reward"][None], **flags}
+    tags = {"tag": episode["is_intervention"][None]} if "is_intervention" in episode else {}
+    return {"obs": obs, "action": episode["action"][None], "reward": episode["reward"][None], **flags, **tags}
 
 
 def check_complete(stored, rows, report):

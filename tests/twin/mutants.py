@@ -6,17 +6,23 @@ import numpy as np
 import torch
 
 from reverie.algos import sac
+from reverie.algos.impala import BehaviorPolicy
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
+from reverie.distributed.actor_collector import ActorCollector
 from reverie.envs import masks, native_vector_env, slot_vector_env
+from reverie.envs.jax_vector import JaxVector
 from reverie.envs.torch_vector import TorchVector
+from reverie.nn import normalization
 from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.preprocess import FrameStacker
 from reverie.objectives import estimators
 from reverie.replay import hindsight
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
 from reverie.run.collect import EpisodeCounter
+from reverie.store.store import ReplayStore
 
 
 class Mutant(NamedTuple):
@@ -27,6 +33,8 @@ class Mutant(NamedTuple):
     factors: dict[str, Any]
     kind: str
     make: Any
+    is_long: bool
+    """Whether only the long mode plays it."""
 
     @property
     def changed(self):
@@ -39,9 +47,9 @@ MUTANTS: dict[str, Mutant] = {}
 N_STEP = {"estimator": ("n_step", 3)}
 
 
-def mutant(owner, name, factors, kind):
+def mutant(owner, name, factors, kind, is_long=False):
     def note(make):
-        MUTANTS[make.__name__] = Mutant(owner, name, factors, kind, make)
+        MUTANTS[make.__name__] = Mutant(owner, name, factors | {"kernels": "off"}, kind, make, is_long)
         return make
 
     return note
@@ -107,9 +115,24 @@ def rows_count_twice(original):
     return add
 
 
+@mutant(normalization, "_merge_moments", {"norm": "running", "envs": 3}, "statistics")
+def rows_of_a_turn_do_not_differ(original):
+    return lambda moments, new, mean, scatter: original(moments, new, mean, 0.0)
+
+
+@mutant(PrioritizedSampler, "probability", {"sampling": "priority"}, "importance weight")
+def weights_ignore_the_exponent_of_priorities(original):
+    return lambda self, handles: self.priority[handles % len(self.priority)] / self.priority.sum()
+
+
 @mutant(ReplayBuffer, "correct", {"replaced": "hil_serl"}, "action")
 def the_action_of_the_policy_is_stored(original):
-    return lambda self, action: None
+    return lambda self, action, is_takeover: None
+
+
+@mutant(ReplayBuffer, "correct", {"replaced": "gym_hil"}, "tag of a takeover")
+def takeovers_are_not_tagged(original):
+    return lambda self, action, is_takeover: original(self, action, None)
 
 
 @mutant(EpisodeCounter, "add", {}, "a score of no episode")
@@ -171,3 +194,37 @@ def the_online_queue_steps_over_transitions(original):
 @mutant(slot_vector_env, "find_instances", {"evaluate": "same"}, "not refused")
 def evaluations_may_use_the_training_environment(original):
     return lambda env: set()
+
+
+@mutant(estimators, "vtrace", {"algo": "impala", "estimator": ("v_trace", 0.9)}, "target", is_long=True)
+def importance_weights_are_not_bounded(original):
+    return lambda **inputs: original(**inputs | {"rho_max": 10.0, "c_max": 10.0})
+
+
+@mutant(BehaviorPolicy, "extras", {"algo": "impala", "estimator": ("v_trace", 0.9)},
+        "log-probability of the behavior policy", is_long=True)  # fmt: skip
+def log_probabilities_are_not_those_of_the_action(original):
+    return lambda self, state: {name: x - 0.1 for name, x in original(self, state).items()}
+
+
+@mutant(JaxVector, "_export", {"vector": "torch_jax", "envs": 3}, "is_terminal", is_long=True)
+def ends_in_jax_are_all_truncations(original):
+    def export(self, rows):
+        rows = original(self, rows)
+        return rows._replace(terminal=torch.zeros_like(rows.terminal))
+
+    return export
+
+
+@mutant(ReplayStore, "histories", {"door": "files", "resume": "killed"}, "rows twice in a file", is_long=True)
+def rows_behind_a_checkpoint_are_read(original):
+    return lambda self: [[part._replace(stop=part.segment.rows) for part in parts] for parts in original(self)]
+
+
+@mutant(ActorCollector, "add", {"door": "actors"}, "action", is_long=True)
+def actions_of_actors_are_those_of_the_row_before(original):
+    def add(self, number, block):
+        rows = block.rows | {"action": np.roll(block.rows["action"], 1, axis=1)}
+        return original(self, number, block._replace(rows=rows))
+
+    return add

@@ -22,6 +22,8 @@ import numpy as np
 from story import CLASSES, legal_classes, natural_goal
 
 TOLERANCE = 1e-3
+TAKEOVERS = ("hil_serl", "gym_hil")
+"""Conventions by which a person's actions are told."""
 
 
 @dataclass(eq=False)
@@ -40,6 +42,7 @@ class Row:
     is_cut: bool = False  # the episode was given up here, which is known only once the next row is there
     goal: list[int] | None = None
     chosen: list[float] | None = None  # what the policy chose behind this row, if that was replaced
+    is_taken: bool = False  # a person took over behind this row
 
 
 class Report:
@@ -115,6 +118,7 @@ def add_episode(rows, episode, frames, t, c):
         over = is_end(line) or decisions == c["limit"]
         after = Row((*episode, t), reward=total, is_last=over, is_terminal=line["terminated"], previous=row)
         row.action, row.chosen = (action_of(frames[begin:t], name) for name in ("action", "chosen"))
+        row.is_taken = c["replaced"] in TAKEOVERS and any(k % 3 == 1 for k in range(begin, t))
         if c["door"] == "rollouts":  # a filter is a part of the environment, and takeovers are refused
             row.action = row.chosen
         row.next = after
@@ -246,6 +250,24 @@ def gae(r, terminal, last, v, gamma, lam):
     return targets
 
 
+def v_trace(r, terminal, last, v, log_pi, log_mu, gamma, lam):
+    """V-trace targets as sums of corrected errors: Espeholt et al. 2018, equation 1, with both bounds 1."""
+    ratio = [1.0 if is_last else min(1.0, math.exp(a - b)) for a, b, is_last in zip(log_pi, log_mu, last, strict=True)]
+    targets = []
+    for s in range(len(r) - 1):
+        if last[s]:
+            targets.append(None)
+            continue
+        total, weight, t = v[s], 1.0, s
+        while t < len(r) - 1 and not (t > s and last[t]):
+            following = 0.0 if terminal[t + 1] else v[t + 1]
+            total += weight * ratio[t] * (r[t + 1] + gamma * following - v[t])
+            weight *= gamma * lam * ratio[t]
+            t += 1
+        targets.append(total)
+    return targets
+
+
 def estimate(estimator, *inputs):
     """Targets by the name and the number of an estimator."""
     name, number = estimator
@@ -317,6 +339,8 @@ def check_row(batch, b, t, row, c, report, is_acted):
     if row.action is not None and not row.is_last and is_acted:
         is_newest = t == batch["reward"].shape[1] - 1  # it may be sampled before the environment has answered
         check_action(batch["action"][b, t].tolist(), row, is_newest, c, report, where)
+        if not is_newest and batch.get("has_tags", True):
+            expect(report, "tag of a takeover", "tag" in batch and bool(batch["tag"][b, t]), row.is_taken, **where)
 
 
 def expect(report, kind, stored, true, **where):

@@ -19,6 +19,8 @@ from reverie.algos.table import algorithm_config
 
 def play(c, folder, steps, report):
     """A learner of rollouts in an own loop."""
+    if c["algo"] == "impala":
+        return play_queue(c, folder, steps, report)
     config = algorithm_config(c["algo"])().merge(algo_settings(c))
     seen, learned, first_of_life = [], [], set()
     for end in doors.ends_of_lives(c, 4 * ROLLOUT * c["envs"]):
@@ -38,6 +40,80 @@ def play(c, folder, steps, report):
     doors.check_log(log, players, report)
     if not c["resume"] and not c["crashes"]:
         doors.check_scores(c, rows, players, episodes, report)
+
+
+def play_queue(c, folder, steps, report):
+    """IMPALA: windows from a queue, and targets that its behavior policy's log-probabilities correct."""
+    config, batches = algorithm_config("impala")().merge(algo_settings(c)), []
+    for end in doors.ends_of_lives(c, 4 * ROLLOUT * c["envs"]):
+        saved = {"folder": folder / "run"} if c["resume"] else {}
+        settings = {"steps": end, "seed": 3, **saved, **run_settings(c)}
+        with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
+            algo = collector.algo
+            for batch in collector:
+                batches.append((to_columns(batch), ask_queue(algo, batch), not batches))
+                collector.feedback(batch, algo.update(batch))
+            episodes = collector.pop_episodes()
+    rows = oracle.rows_in(log := read_log(folder / "log"), c)
+    players = check_queue(c, batches, rows, algo.window.num_free_rows, report)
+    doors.check_log(log, players, report)
+    if not c["resume"] and not c["crashes"]:
+        doors.check_scores(c, rows, players, episodes, report)
+
+
+@torch.no_grad()
+def ask_queue(algo, batch):
+    """The learner's targets, and value and log-probability of the taken action of each row, asked alone."""
+    objective, batch = algo.objective, algo.prepare_batch(batch)
+    targets, losses = [], objective.losses
+    vars(objective)["losses"] = lambda rows, *args, **more: (
+        targets.append(rows.extras["target"].double().numpy()) or (losses(rows, *args, **more))
+    )
+    objective(batch)
+    del vars(objective)["losses"]
+    log_pi = np.zeros(batch.reward.shape)
+    for b, t in itertools.product(*map(range, log_pi.shape)):
+        is_first, action = (x[b : b + 1, t : t + 1] for x in (batch.is_first, batch.action))
+        output = objective.network(values.row_alone(batch.obs, b, t), is_first, None)
+        log_pi[b, t] = 0.0 if batch.is_last[b, t] else output.policy.log_prob(action).item()
+    return {"targets": targets[0], "v": values_alone(objective, batch), "log_pi": log_pi,
+            "log_mu": batch.extras["log_prob"].double().numpy(), "reward": batch.reward.double().numpy()}  # fmt: skip
+
+
+def check_queue(c, batches, rows, num_free, report):
+    """Return the instances whose rows were learned from, each once."""
+    if not batches:
+        report.add("nothing was learned")
+    learned = Counter()
+    for columns, answers, is_first in batches:
+        for b, window in enumerate(oracle.check_batch(columns, rows, c, report, num_free)):
+            if window is not None:
+                window = window[num_free - 1 :]  # the row before the rollout is learned from, too
+                is_begun = window[0] is not window[1] and not window[1].is_first
+                if is_begun:
+                    oracle.check_neighbors(*window[:2], report)
+                learned.update(row.key for row in window[not is_begun : -1] if not row.is_last)
+                check_v_trace(c, answers, b, window, is_begun, is_first, report)
+    if twice := [key for key, count in learned.items() if count > 1]:
+        report.add("rows of a queue that are learned from twice", rows=twice[:3])
+    return {key[0] for key in learned}
+
+
+def check_v_trace(c, answers, b, window, is_begun, is_first, report):
+    v, log_pi, log_mu, r = (answers[name][b, -len(window) :].tolist() for name in ("v", "log_pi", "log_mu", "reward"))
+    if c["scale"] != "std":
+        r = [row.reward * (0.5 if c["scale"] == "factor" else 1.0) for row in window]
+    last = [row.is_last for row in window]
+    last[0] |= not is_begun
+    true = oracle.v_trace(r, [row.is_terminal for row in window], last, v, log_pi, log_mu, values.DISCOUNT, 0.9)
+    for t, expected in enumerate(true):
+        if expected is None:
+            continue
+        stored = float(answers["targets"][b, t - len(window) + 1])
+        if not is_close(stored, expected):
+            report.add("target", row=window[t].key, stored=stored, true=expected)
+        if is_first and c["norm"] == "none" and not is_close(log_mu[t], log_pi[t]):  # no weight has changed yet
+            report.add("log-probability of the behavior policy", row=window[t].key, stored=log_mu[t], true=log_pi[t])
 
 
 def watch(collector, seen, c):

@@ -20,6 +20,10 @@ def make_factory(c, folder):
     if c["evaluate"] == "same":
         env = StoryEnv(str(log), options)
         return lambda: env
+    if c["vector"] == "torch_jax":
+        from jax_story import JaxStory
+
+        return functools.partial(JaxStory, folder=str(log), options=options)
     kind = StoryEnv if factors.is_single(c) else StoryIds if c["vector"] == "torch_ids" else StoryVector
     return functools.partial(kind, folder=str(log), options=options)
 
@@ -45,6 +49,8 @@ def algo_settings(c):
 
 def _on_policy(c):
     settings = {"rollout": ROLLOUT}
+    if c["algo"] == "impala":
+        settings["batch_size"] = c["envs"]
     if c["algo"] == "ppo":
         settings |= {"epochs": c["epochs"], "batch_size": 12}
     return settings | ({"batch_length": 4} if c["memory"] != "none" else {})
@@ -65,6 +71,7 @@ def run_settings(c):
     settings |= {"env.action_repeat": c["repeat"]} if c["repeat"] > 1 else {}
     settings |= {"env.frame_stack": 2} if c["stack"] == "env" else {}
     settings |= {"env.restarts": 200} if c["crashes"] else {}
+    settings |= {"actors": 2} if c["door"] == "actors" else {}
     if c["door"] == "rollouts":
         return settings
     replay = {"capacity": c["capacity"], "storage": c["storage"]}

@@ -22,13 +22,13 @@ from reverie.core.rows import Rows, episode_rows
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY
+from reverie.core.specs import IS_INTERVENTION, MASK_KEY
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
-from reverie.envs.interventions import POLICY, ExecutedActionReader
+from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader
 from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
 from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
@@ -161,7 +161,8 @@ def rows_of(episode: Mapping[str, Any], pair: tuple[Space, Space]) -> Rows:
     rows = episode_rows(obs, actions, episode["rewards"], terminal=terminated)
     seeds = np.full(len(rows["reward"]), None, object)
     seeds[0] = episode["seed"]
-    return rows | {SEED: seeds, TRUNCATED_COLUMN: rows["is_last"] & (terminated and truncated)}
+    rows |= {SEED: seeds, TRUNCATED_COLUMN: rows["is_last"] & (terminated and truncated)}
+    return {**rows, **episode.get("infos", {})}
 
 
 def _env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
@@ -236,6 +237,7 @@ def record_episode(
     obs_list, action_list = [deepcopy(view.convert(latest))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
+    takeovers: list[bool] = []
     state, has_ended = None, False
     keeps_filtered = agent.config.env.filtered_action == "policy"
     read_executed = ExecutedActionReader(env.action_space, wrapper_stack(env), keeps_filtered)
@@ -254,6 +256,7 @@ def record_episode(
         if actor != POLICY:
             action_list[-1] = agent.codec(executed)
             state = agent.override(state, action_list[-1])
+        takeovers.append(actor == TAKEOVER)
         mask = agent.observer.read_mask(env, info, terminated, truncated)
         latest = to_learner_obs(obs, mask, terminated)
         obs_list.append(deepcopy(view.convert(latest)))
@@ -272,6 +275,8 @@ def record_episode(
         "truncations": truncations,
         "seed": seed,
     }
+    if any(takeovers):
+        episode["infos"] = {IS_INTERVENTION: np.array([*takeovers, False])}
     return episode, terminated or truncated
 
 

@@ -35,7 +35,7 @@ class Env(Protocol):
         """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
 
     @property
-    def executed(self) -> ExecutedActions | None:
+    def executed_actions(self) -> ExecutedActions | None:
         """The actions that have led to the current rows, where they were not the policy's; None: all were."""
 
     @property
@@ -250,8 +250,11 @@ class RowSink(Protocol):
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Add one row to each of N streams: observation, the action ``[N, A]`` taken after it, the policy's extras."""
 
-    def correct(self, action: Tensor) -> None:
-        """Replace the actions of the newest rows by those that were executed, ``[N, A]``; before the next row comes."""
+    def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
+        """Replace the actions of the newest rows by those that were executed, ``[N, A]``; before the next row comes.
+
+        ``is_takeover`` ``[N]``: where a person took over; None: nowhere.
+        """
 
 
 class RolloutSink(RowSink, Protocol):

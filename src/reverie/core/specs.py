@@ -24,6 +24,9 @@ EXTRAS = "extras/"
 VERSION_COLUMN = "version"
 """Column of rows from actors: the number of updates of the policy that chose the action."""
 
+IS_INTERVENTION = "is_intervention"
+"""Column of rows that is true where a person took over from the policy; absent where nobody has done so yet."""
+
 MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""
 
@@ -143,6 +146,10 @@ class ColumnSpec:
     def nbytes(self) -> int:
         """Bytes of one row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+LATE_COLUMNS = {VERSION_COLUMN: ColumnSpec((), "int32"), IS_INTERVENTION: ColumnSpec((), "bool")}
+"""Columns that rows may lack, where they are zeros."""
 
 
 # ---------------------------------------------------------------- signatures: specs as plain values, to compare

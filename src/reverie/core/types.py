@@ -136,6 +136,16 @@ class ExecutedActions(NamedTuple):
     action: Tensor  # [N, A] float32, the action that was executed instead
     is_replaced: Tensor  # [N] bool
     is_takeover: Tensor  # [N] bool, where this was no function of the policy's action: a person's
+    has_takeovers: bool  # whether ``is_takeover`` is true somewhere; on a device, whether it can be
+
+    def count_filtered(self) -> Tensor:
+        """Return ``[]``, the number of actions that a filter replaced; does not wait for the device."""
+        return (self.is_replaced & ~self.is_takeover).sum()
+
+    @property
+    def tags(self) -> Tensor | None:
+        """``is_takeover`` if there is a takeover."""
+        return self.is_takeover if self.has_takeovers else None
 
     def replace_in(self, action: Tensor) -> Tensor:
         """Return the policy's ``action`` ``[N, A]`` with the executed actions where it was replaced."""

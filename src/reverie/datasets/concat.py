@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.specs import ObsSpec, spec_to_dict
+from reverie.core.specs import IS_INTERVENTION, ObsSpec, spec_to_dict
 from reverie.datasets.dataset_env import user_wrappers
 from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
 
@@ -32,7 +32,7 @@ class ConcatReader(Reader):
         super().__init__(path, options)
         self.readers = readers
         counts = Counter(reader.format for reader in readers)
-        self._has_propensity: bool | None = None  # unknown
+        self._info: DatasetInfo | None = None  # not read yet
         if len(tasks := self.tasks()) > 1:
             self.assume_tasks(tasks)
         self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
@@ -75,10 +75,12 @@ class ConcatReader(Reader):
         return self._all("as_recorded")
 
     def _all(self, name: str) -> Iterator[Rows]:
-        has_propensity = self.info().has_propensity if self._has_propensity is None else self._has_propensity
+        info = self.info() if self._info is None else self._info
         for reader in self.readers:
             for part in getattr(reader, name)():
-                yield part if has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
+                if info.has_interventions:
+                    part = {IS_INTERVENTION: np.zeros(len(part["is_first"]), bool), **part}
+                yield part if info.has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
 
     def origin(self, row: int, column: str) -> str:
@@ -125,16 +127,16 @@ class ConcatReader(Reader):
             )
         element_names = self._common_names(infos)
         present = [info.has_propensity for info in infos]
-        self._has_propensity = all(present)
         self.add_remark(
             f"{PROPENSITY} is left out: only some of the parts have it", int(any(present) and not all(present))
         )
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
-        return dataclasses.replace(
+        self._info = dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
             has_propensity=all(present),
+            has_interventions=any(info.has_interventions for info in infos),
             has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
@@ -142,6 +144,7 @@ class ConcatReader(Reader):
             text=self._common_text(infos, first.text),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )
+        return self._info
 
     def _common_text(self, infos: Sequence[DatasetInfo], text: Mapping[str, str]) -> dict[str, str]:
         """Return the texts of the first part, ``text``, with all tasks, and without what differs, which is named."""

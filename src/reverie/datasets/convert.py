@@ -21,7 +21,7 @@ from reverie.core.imports import import_object
 from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import cast, columns_in, columns_to_nested, map_leaves
-from reverie.core.specs import spec_to_dict
+from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, spec_to_dict
 from reverie.core.types import FLAGS
 from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
@@ -55,6 +55,8 @@ FILE_WRITERS = {
     "tianshou": writers.write_tianshou,
 }
 """Writers of episodes with values as recorded, except Minari's."""
+TAGS = {"store": {IS_INTERVENTION}, "minari": {IS_INTERVENTION}}
+"""Columns of tags by the formats that store them."""
 ROW_NAMES = frozenset({"obs", "action", "reward", *FLAGS, PROPENSITY, SEED, TRUNCATED_COLUMN})
 """Roots of the names of columns that writers know."""
 BOTH_FLAGS = frozenset({"minari", "d4rl", "parquet", "tianshou"})
@@ -84,8 +86,9 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
             propensity = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
             parts = reader.parts() if _stores_in(reader) else reader.as_recorded()
             selected = _note_lost(reader, _select(reader, track_progress(parts), choose), to)
-            episodes = recorded.convert(selected, choose is iter, propensity)
-            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | propensity
+            episodes = recorded.convert(selected, choose is iter, {*propensity, *TAGS.get(to, ())})
+            tags = {name: LATE_COLUMNS[name] for name in recorded.tags if to == "store"}
+            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | propensity | tags
             files = {
                 SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
                 ABOUT: _describe_rows(reader, has_rewards),
@@ -121,7 +124,7 @@ def _note_lost(reader: Reader, episodes: Iterable[Rows], to: str) -> Iterator[Ro
     for rows in episodes:
         both += bool(rows.get(TRUNCATED_COLUMN, np.zeros(1, bool)).any())
         seeds += SEED in rows and rows[SEED][0] is not None
-        lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES}
+        lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES | TAGS.get(to, set())}
         yield rows
     reader.add_remark(ONE_FLAG, both * (to not in BOTH_FLAGS))
     reader.add_remark(f"the format {to} does not store the seed of an episode", seeds * (to != "minari"))
@@ -230,7 +233,8 @@ def _minari_fields(rows: Rows, obs_space: Space, action_space: Space, first: int
     fields: dict[str, Any] = {} if seed is None or int(seed) < 0 else {"seed": int(seed)}
     fields |= {"observations": values(obs_space, "obs", None), "actions": values(action_space, "action", -1)}
     truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
-    fields |= {"infos": {PROPENSITY: rows[PROPENSITY]}} if PROPENSITY in rows else {}
+    if infos := {name: rows[name] for name in (PROPENSITY, IS_INTERVENTION) if name in rows}:
+        fields["infos"] = infos
     outcomes = {"rewards": rows["reward"], "terminations": rows["is_terminal"], "truncations": truncated}
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
@@ -316,8 +320,8 @@ def _split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
         for name, values in piece.items():
             if name.partition("/")[0] == "action":
                 values[-1] = 0
-            elif name == PROPENSITY:
-                values[-1] = 1
+            elif name in (PROPENSITY, IS_INTERVENTION):
+                values[-1] = name == PROPENSITY
         yield piece
 
 

@@ -28,7 +28,7 @@ from reverie.core.masks import check_action_legal, check_mask_shape, ensure_lega
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.spaces import column, columns_in
-from reverie.core.specs import MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
+from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
 from reverie.datasets.in_memory import DataLike, data_path, split_paths
@@ -83,6 +83,7 @@ class DatasetConfig(ReadOptions):
         chosen = batch_sampler or BatchSamplerConfig()
         chosen.check(window)
         columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
+        columns |= {name: LATE_COLUMNS[name] for name in rows.tags}
         total = rows.rows() if num_rows is None else num_rows
         # otherwise the windows of the first rows would count as evicted
         capacity = max(1, total) + window.num_free_rows
@@ -206,10 +207,15 @@ class RecordedEpisodes:
                         chunks += [part[name].astype(np.float32)] if name in part else []
                     yield part
 
-        return self.convert(checked_parts())
+        return self.convert(checked_parts(), keep=self.tags)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The columns of tags that the rows have."""
+        return (IS_INTERVENTION,) if self.about.has_interventions else ()
 
     def convert(self, parts: Iterator[Rows], is_whole: bool = True, keep: Iterable[str] = ()) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does, and the columns ``keep`` as they are.
+        """Yield rows of the reader as ``parts`` does, and the columns ``keep`` as they are, where there are some.
 
         ``is_whole``: all rows, not only some episodes.
         """
@@ -224,7 +230,7 @@ class RecordedEpisodes:
                     f"{prefix}{error}. `reverie data validate` finds all such rows; with --write-valid it writes the "
                     "valid episodes to a new dataset."
                 ) from None
-            yield rows | {name: part[name] for name in keep}
+            yield rows | {name: part[name] for name in keep if name in part}
             first += len(part["is_first"])
 
     def _encode(self, part: Rows, first: int) -> Rows:

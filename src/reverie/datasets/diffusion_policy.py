@@ -1,4 +1,6 @@
-"""Reads the Zarr folders of diffusion policy's ReplayBuffer, of Zarr format 2 or 3. No code from files runs.
+"""Reads the Zarr folders of diffusion policy's ReplayBuffer, and zip files of them, of Zarr format 2 or 3.
+
+No code from files runs.
 
 | in the folder | shape | what |
 |---|---|---|
@@ -13,7 +15,10 @@ github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,7 +28,7 @@ import numpy as np
 
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
-from reverie.core.files import check_expanded, check_size
+from reverie.core.files import check_expanded, check_size, open_zip
 from reverie.datasets.act import REWARDS, UNMARKED
 from reverie.datasets.reader import DatasetInfo, ReadOptions
 from reverie.datasets.source import Source, reading
@@ -44,11 +49,14 @@ class DiffusionPolicyReader(TransitionsReader):
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return source.is_folder and any((source.path / ENDS / name).is_file() for name in METADATA)
+        if not source.is_folder:
+            return any(f"{ENDS}/{name}" in source.names for name in METADATA)
+        return any((source.path / ENDS / name).is_file() for name in METADATA)
 
     def __init__(self, path: Path, options: ReadOptions | None = None) -> None:
         super().__init__(path, options)
-        names = [part.name for part in sorted((path / DATA).iterdir()) if any((part / n).is_file() for n in METADATA)]
+        self.files: ZarrFiles = ZarrFolder(path) if path.is_dir() else ZarrArchive(path)
+        names = self.files.array_names(DATA)
         if "action" not in names:
             raise DataError(f"{path}: data has {', '.join(names) or 'nothing'}: expected action and observations.")
         with reading(path):
@@ -64,9 +72,7 @@ class DiffusionPolicyReader(TransitionsReader):
 
     def _open(self, name: str) -> Any:
         """Return an array that is complete, of numbers, and not expanded without limit."""
-        folder = self.path / name
-        stored = sum(_check_file(entry) for entry in _files_in(folder))
-        metadata = next(read_json(folder / file) for file in METADATA if (folder / file).is_file())
+        folder, stored, metadata = self.path / name, self.files.stored_bytes(name), self.files.metadata(name)
         codecs = [metadata.get("compressor"), *(metadata.get("filters") or ()), *metadata.get("codecs", ())]
         kinds = {str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.") for codec in codecs if codec}
         if unknown := sorted(kinds - CODECS):
@@ -74,7 +80,7 @@ class DiffusionPolicyReader(TransitionsReader):
         import zarr  # takes a while, and every reader is imported to find the format
 
         with reading(folder):
-            array = zarr.open_array(folder, mode="r")
+            array = zarr.open_array(self.files.store(), path=name, mode="r")
             missing = array.nchunks - array.nchunks_initialized
         if array.dtype.kind not in "biuf":
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
@@ -117,6 +123,75 @@ class DiffusionPolicyReader(TransitionsReader):
 
     def info(self) -> DatasetInfo:
         return self.infer_info(text={"episodes": f"{len(self.ends):,}"})
+
+
+class ZarrFiles(ABC):
+    """The files of arrays, by the names of these, such as ``data/action``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def array_names(self, group: str) -> list[str]:
+        """Return the sorted names of the arrays in a group."""
+
+    @abstractmethod
+    def stored_bytes(self, name: str) -> int:
+        """Return the bytes of the files of an array."""
+
+    @abstractmethod
+    def metadata(self, name: str) -> dict[str, Any]:
+        """Return the metadata of an array."""
+
+    @abstractmethod
+    def store(self) -> Any:
+        """Return the store that Zarr opens."""
+
+
+class ZarrFolder(ZarrFiles):
+    """Files in a folder."""
+
+    def array_names(self, group: str) -> list[str]:
+        parts = sorted((self.path / group).iterdir())
+        return [part.name for part in parts if any((part / name).is_file() for name in METADATA)]
+
+    def stored_bytes(self, name: str) -> int:
+        return sum(_check_file(entry) for entry in _files_in(self.path / name))
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        return next(read_json(self.path / name / file) for file in METADATA if (self.path / name / file).is_file())
+
+    def store(self) -> Any:
+        return self.path
+
+
+class ZarrArchive(ZarrFiles):
+    """Files in a zip file, which are read there and not unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with open_zip(path) as file, zipfile.ZipFile(file) as archive:  # not one that expands without limit
+            self.entries: dict[str, zipfile.ZipInfo] = {entry.filename: entry for entry in archive.infolist()}
+
+    def array_names(self, group: str) -> list[str]:
+        parts = (name.split("/") for name in sorted(self.entries) if name.startswith(f"{group}/"))
+        return [part[-2] for part in parts if len(part) == group.count("/") + 3 and part[-1] in METADATA]
+
+    def stored_bytes(self, name: str) -> int:
+        return sum(entry.compress_size for file, entry in self.entries.items() if file.startswith(f"{name}/"))
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        file = next(f"{name}/{file}" for file in METADATA if f"{name}/{file}" in self.entries)
+        with reading(f"{self.path}: {file}"), open_zip(self.path) as content, zipfile.ZipFile(content) as archive:
+            values = json.loads(archive.read(file))
+            if not isinstance(values, dict):
+                raise DataError(f"{self.path}: {file} contains {type(values).__name__}: expected an object.")
+            return values
+
+    def store(self) -> Any:
+        from zarr.storage import ZipStore
+
+        return ZipStore(self.path, mode="r")
 
 
 def _files_in(folder: Path) -> Iterator[os.DirEntry[str]]:

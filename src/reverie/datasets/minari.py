@@ -24,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, group_episodes, pad_episode
 from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
+from reverie.core.specs import IS_INTERVENTION
 from reverie.datasets.arrow import read_table
 from reverie.datasets.arrow_values import arrow_to_numpy, decode_images
 from reverie.datasets.hdf5 import check_storage
@@ -49,6 +50,8 @@ AGAIN = "Download or copy the dataset again"
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
 ELEMENT_NAMES = "reverie_element_names"
 """Key in the metadata of datasets written by reverie: the names of elements as JSON, see ``DatasetInfo``."""
+HAS_TAGS_KEY = "reverie_has_interventions"
+"""Key in the metadata of datasets written by reverie: True if some episodes have ``is_intervention`` in their infos."""
 HAS_REWARDS_KEY = "reverie_has_rewards"
 """Key in the metadata of datasets written by reverie: False if the original has no rewards."""
 
@@ -168,9 +171,14 @@ class MinariReader(Reader):
     def has_propensity(self) -> bool:
         """Whether the infos have propensities, as reverie writes them; all other infos are left out, with a remark."""
         names = self.info_names()
-        if unused := sorted({*names} - {PROPENSITY}):
+        if unused := sorted({*names} - {PROPENSITY, IS_INTERVENTION}):
             self.add_remark(f"left out: infos/{', infos/'.join(unused)}")
         return PROPENSITY in names
+
+    @property
+    def has_interventions(self) -> bool:
+        """Whether the infos of some episodes tell takeovers, as reverie writes them."""
+        return bool(self.metadata.get(HAS_TAGS_KEY))
 
     def info(self) -> DatasetInfo:
         spec, settings = self._metadata_json("env_spec"), self._metadata_json(ENV_SETTINGS)
@@ -187,6 +195,7 @@ class MinariReader(Reader):
             max_episode_steps=spec.get("max_episode_steps"),
             has_rewards=bool(self.metadata.get(HAS_REWARDS_KEY, True)),
             has_propensity=self.has_propensity,
+            has_interventions=self.has_interventions,
             has_measured_bounds=unknown or infinite,
             declared_action_space=self.action if infinite and not unknown else None,
             element_names={name: tuple(names) for name, names in self._metadata_json(ELEMENT_NAMES).items()},
@@ -274,7 +283,16 @@ class MinariReader(Reader):
         rows = pad_episode(*columns, rewards.astype(np.float32), terminal=terminations[-1])
         if self.has_propensity:
             rows[PROPENSITY] = self.read_array(index, f"infos/{PROPENSITY}")
+        if self.has_interventions:
+            rows[IS_INTERVENTION] = self._tags(index, len(rows["reward"]))
         return rows | {TRUNCATED_COLUMN: rows["is_last"] & bool(terminations[-1] and truncations[-1])}
+
+    def _tags(self, index: int, num_rows: int) -> np.ndarray:
+        """Return where a person took over, ``[n + 1]``; nowhere if the episode has no such infos."""
+        try:
+            return self.read_array(index, f"infos/{IS_INTERVENTION}")
+        except KeyError:
+            return np.zeros(num_rows, bool)
 
 
 def _is_unbounded(space: Space) -> bool:

@@ -67,6 +67,8 @@ class DatasetInfo:
     """Whether rewards are recorded. If not, the reward of every row is 0."""
     has_propensity: bool = False
     """Whether the rows have the column ``PROPENSITY``."""
+    has_interventions: bool = False
+    """Whether the rows have the column ``is_intervention``: in which a person took over from the policy."""
     has_measured_bounds: bool = False
     """Whether the bounds or the number of actions are inferred from recorded actions, since none are declared."""
     numbered: bool = False

@@ -21,7 +21,16 @@ from reverie.core.locations import check_location
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
-from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
+from reverie.core.specs import (
+    IS_INTERVENTION,
+    LATE_COLUMNS,
+    ActionPart,
+    ActionSpec,
+    ObsPart,
+    ObsSpec,
+    diff_specs,
+    spec_to_dict,
+)
 from reverie.datasets.inferred_spaces import classes_space, nested_space
 from reverie.datasets.reader import PART_BYTES, PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source
@@ -90,6 +99,11 @@ class SeenReader(Reader):
         """Whether the rows have propensities."""
         return False
 
+    @property
+    def has_interventions(self) -> bool:
+        """Whether the rows have tags of takeovers."""
+        return False
+
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
 
@@ -102,6 +116,7 @@ class SeenReader(Reader):
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
             env_spec=dict(declared.get("env_spec", {})), has_propensity=self.has_propensity,
+            has_interventions=self.has_interventions,
             element_names={name: tuple(names) for name, names in declared.get("element_names", {}).items()},
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
@@ -142,8 +157,10 @@ class StoreReader(SeenReader):
         if layout is None:
             raise DataError(f"the store in {path} contains no rows.")
         self.columns: dict[str, ColumnSpec] = {
-            name: column for name, column in layout.items() if name != VERSION_COLUMN
+            name: column for name, column in layout.items() if name not in LATE_COLUMNS
         }
+        if any(IS_INTERVENTION in segment.columns for segment in self.store.segments):
+            self.columns[IS_INTERVENTION] = LATE_COLUMNS[IS_INTERVENTION]
         declared = self._read_declared()
         self.add_remark(NO_METADATA, int(not declared.keys() - {"spec"}))
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
@@ -152,13 +169,19 @@ class StoreReader(SeenReader):
     def has_propensity(self) -> bool:
         return PROPENSITY in self.columns
 
+    @property
+    def has_interventions(self) -> bool:
+        return IS_INTERVENTION in self.columns
+
     def _read_declared(self) -> dict[str, Any]:
         """Return the metadata in files of the run, or of a converted store.
 
         A converted store does not belong to a run in whose folder it happens to be.
         """
-        root, declared = (self.path if isinstance(self.location, str) else self.location).absolute(), dict[str, Any]()
-        for folder in (root,) if (root / ABOUT).is_file() else (root, root.parent):
+        declared, folder = dict[str, Any](), self.path.absolute()
+        store = folder if isinstance(self.location, str) else self.location.absolute()
+        folders = [store, store.parent] if store.is_relative_to(folder) else [folder]  # elsewhere: replay.store_path
+        for folder in folders[:1] if (store / ABOUT).is_file() else folders:
             spec, metadata, config = (read_json_or_yaml(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
             declared |= ({"spec": spec} if spec else {}) | metadata
             if config:
@@ -230,13 +253,17 @@ def _locate_store(path: Path | str) -> Path | str:
     if "://" in str(path):
         return str(path)
     path = Path(path)
-    if _is_store_folder(path) or not (path / "config.yaml").is_file():
-        return path if _is_store_folder(path) else path / "replay"
-    named = "auto"
+    if _is_store_folder(path):
+        return path
+    file, named = path / "config.yaml", "auto"
     with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
-        settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
-        named = str((settings.get("replay") or {}).get("store_path", "auto"))
-    check_location(named, path / "config.yaml")
+        if file.is_file():
+            settings = read_json_or_yaml(file).get("experiment") or {}
+            named = str((settings.get("replay") or {}).get("store_path", "auto"))
+        else:  # of a Collector
+            file = path / ABOUT
+            named = str(read_json_or_yaml(file).get("store_path", "auto"))
+    check_location(named, file)
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 

@@ -28,8 +28,9 @@ from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import columns_in
+from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS
 from reverie.datasets import pydreamer_minigrid as minigrid
-from reverie.datasets.minari import MAIN
+from reverie.datasets.minari import HAS_TAGS_KEY, MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
 from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
@@ -96,12 +97,13 @@ def write_minari(
     storages = import_optional("minari.dataset.minari_storage", "minari").MinariStorage
     check_target(target, "minari")
     path = target_path(target).absolute()  # required by Minari
-    report = WriteReport(path)
+    report, has_tags = WriteReport(path), [False]
 
     def buffers() -> Iterator[Any]:
         for episode in episodes:
             report.add(len(episode["rewards"]))
             check_signals()
+            has_tags[0] |= IS_INTERVENTION in episode.get("infos", ())
             check_room(path, 2 * total_bytes(episode) + min(CACHED, EPISODE_METADATA_BYTES * (report.episodes + 16)))
             number = report.episodes - 1
             _make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
@@ -118,6 +120,8 @@ def write_minari(
         storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **metadata})
         with hdf5_file(staged / "data" / MAIN) as file:
             storage.update_episodes(buffers())
+        if has_tags[0]:  # only some episodes may have them
+            storage.update_metadata({HAS_TAGS_KEY: True})
         report.check()
     return report
 
@@ -394,6 +398,10 @@ def write_store(
         store.begin(columns, 1)
         try:
             for rows in episodes:
+                if late := rows.keys() - columns.keys():
+                    columns = {**columns, **{name: LATE_COLUMNS[name] for name in late}}
+                    store.change_columns(columns)
+                rows = {name: np.zeros(len(rows["reward"]), bool) for name in columns.keys() & LATE_COLUMNS} | rows
                 store.extend({name: values[None] for name, values in rows.items()})
                 report.add(len(rows["reward"]) - 1)
         finally:

@@ -22,7 +22,7 @@ from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, MeterLike
 from reverie.core.seeding import derived_seeds
-from reverie.core.specs import EXTRAS, ObsSpec
+from reverie.core.specs import EXTRAS, IS_INTERVENTION, LATE_COLUMNS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting_weights, serialize_weights
 from reverie.distributed.actor_replays import MultiQueue, MultiReplay, MultiReplayStores
@@ -89,6 +89,7 @@ class ActorCollector:
         self.obs_spec: ObsSpec = env.obs_spec
         self.ratio: UpdateRatio = clock.ratio
         self.columns: dict[str, ColumnSpec] = row_columns(env.obs_spec, env.action_spec, algo.extra_spec)
+        self.columns[IS_INTERVENTION] = LATE_COLUMNS[IS_INTERVENTION]
         self.lanes: list[ActorHandle] = [ActorHandle(number) for number in range(len(source.replays))]
         self.rank = 0
         self.learners = 1
@@ -236,6 +237,7 @@ class ActorCollector:
     def add(self, number: int, block: RowBlock) -> None:
         """Add the rows of a block to the replay of an actor."""
         columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
+        has_takeovers = bool(block.rows[IS_INTERVENTION].any())
         for turn in range(columns["reward"].shape[1]):
             row = {name: column[:, turn] for name, column in columns.items()}
             obs = {key: row[f"obs/{key}"] for key in self.obs_spec}
@@ -244,8 +246,14 @@ class ActorCollector:
                 self.watch(step)
             extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
             self.source.replays[number].add(step, row["action"], extras, block.version)
+            if has_takeovers:
+                self.source.replays[number].correct(row["action"], row[IS_INTERVENTION])
         if len(block.episodes):
             self.finished.append(block.episodes)
+
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return {}: actors do not report what filters replace."""
+        return {}
 
     def restart_actor(self, lane: ActorHandle, failure: Failure) -> None:
         """Restart an actor that has ended; RunError if it fails too often, or would fail again."""

@@ -21,7 +21,8 @@ from reverie.core.logger import log_warnings_as
 from reverie.core.protocols import Env, ScheduledPolicy
 from reverie.core.seeding import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
-from reverie.core.types import FLAGS, Step
+from reverie.core.specs import IS_INTERVENTION
+from reverie.core.types import FLAGS, Step, no_flags
 from reverie.distributed.actor_connection import (
     MAX_BLOCK_AGE,
     MAX_SPINS,
@@ -67,13 +68,16 @@ class BlockSink:
             self.rows, self.begun = self.port.next_block(), time.monotonic()
         values = {"action": action, "reward": step.reward, **{name: getattr(step, name) for name in FLAGS}}
         values |= {f"obs/{key}": x for key, x in step.obs.items()} | {f"extras/{key}": x for key, x in extras.items()}
+        values[IS_INTERVENTION] = no_flags(len(step))
         for name, column in self.rows.items():
             column[:, self.turns] = as_numpy(values[name])
         self.turns += 1
 
-    def correct(self, action: Tensor) -> None:
+    def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
         """Replace the actions of the newest rows by those that were executed."""
         self.rows["action"][:, self.turns - 1] = as_numpy(action)
+        if is_takeover is not None:
+            self.rows[IS_INTERVENTION][:, self.turns - 1] = as_numpy(is_takeover)
 
     @property
     def full(self) -> bool:

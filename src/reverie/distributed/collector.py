@@ -30,6 +30,7 @@ from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.video import write_video
 from reverie.objectives.td import Losses
+from reverie.replay.persistent import absolute_store_path
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
@@ -166,7 +167,8 @@ class Collector:
             del env["id"]
         with disk_errors_as_run_error(folder.path):
             write_json(folder.spec, self.experiment.spec)
-            write_json(folder.path / ABOUT, {"env": env, "env_settings": env})
+            location = {"store_path": absolute_store_path(self.experiment.config.replay.store_path)}
+            write_json(folder.path / ABOUT, {"env": env, "env_settings": env, **location})
 
     def _announce_updates(self) -> None:
         """Say when updates begin, and warn if the iteration ends before."""

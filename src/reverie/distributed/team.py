@@ -202,6 +202,7 @@ class SharedCollector:
         self.unlogged_episodes: list[Episodes] = local.unlogged_episodes
         self.seconds: dict[str, float] = local.seconds
         self.close: Callable[[], None] = local.close
+        self.pop_filtered_rate: Callable[[], dict[str, float]] = local.pop_filtered_rate
         self.state_dict: Callable[[], State] = local.state_dict
         self.load_state_dict: Callable[[State], None] = local.load_state_dict
         self.seen: list[Step] = []

@@ -78,7 +78,7 @@ class DeviceVectorEnv:
         self._encode_action = action_encoder(vector.action_space, self.device)
         self.executed_keys: tuple[str, str] | None = None
         """The keys of the executed action and its flag in infos, "" if they have none; None before the first step."""
-        self.executed: ExecutedActions | None = None
+        self.executed_actions: ExecutedActions | None = None
         self._restart_checks()
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
@@ -89,7 +89,7 @@ class DeviceVectorEnv:
         seed, self._seed = self._seed if seed is None else seed, None
         self._must_reset = False
         rows = self._call(self.vector.reset, seed)
-        self._shown = self.executed = None
+        self._shown = self.executed_actions = None
         return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
     def step(self, action: Tensor) -> Step:
@@ -109,7 +109,7 @@ class DeviceVectorEnv:
             for cut in self._choices:
                 flat[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), flat[:, cut])
         rows = self._call(self.vector.step, self._decode(flat))
-        self.executed = self._read_executed_actions(name_keys(rows.info), first, rows.last)
+        self.executed_actions = self._read_executed_actions(name_keys(rows.info), first, rows.last)
         return self._show(rows, first)
 
     def _read_executed_actions(self, info: Mapping[Any, Any], first: Tensor, last: Tensor) -> ExecutedActions | None:
@@ -140,8 +140,9 @@ class DeviceVectorEnv:
             for cut in self._choices:
                 is_legal = (flat[:, cut] <= self._shown.obs[MASK_KEY][:, cut]).all(1)
                 self._fitting_actions &= (is_legal | ~is_replaced).all()
-        is_takeover = is_replaced if is_of_takeover(key, flag) else torch.zeros_like(is_replaced)
-        return ExecutedActions(flat, is_replaced, is_takeover)
+        has_takeovers = is_of_takeover(key, flag)
+        is_takeover = is_replaced if has_takeovers else torch.zeros_like(is_replaced)
+        return ExecutedActions(flat, is_replaced, is_takeover, has_takeovers)
 
     def _read_flag(self, x: Any) -> Tensor:
         if not isinstance(x, Tensor) or x.shape != (self.num_envs,) or x.dtype is not torch.bool:

@@ -31,8 +31,9 @@ from gymnasium import spaces
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, RowError, short_repr
 from reverie.core.spaces import Space, column, get_at_path, iter_leaves
+from reverie.core.specs import IS_INTERVENTION as IS_INTERVENTION
 
-EXECUTED_ACTION, IS_INTERVENTION = "executed_action", "is_intervention"
+EXECUTED_ACTION = "executed_action"
 ACTION_KEYS = (EXECUTED_ACTION, "intervene_action", "teleop_action", "action_intervention")
 FLAG_KEYS = (IS_INTERVENTION, "intervene_flag")
 FLAGGED_KEYS = ACTION_KEYS[2:]

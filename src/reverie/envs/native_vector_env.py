@@ -88,7 +88,7 @@ class NativeVectorEnv:
         keeps_filtered = config.filtered_action == "policy"
         self._read_executed_action = ExecutedActionReader(self._actions, wrapper_stack(vector), keeps_filtered)
         self._legal: np.ndarray | None = None  # [N, A], the masks of the current rows
-        self.executed: ExecutedActions | None = None
+        self.executed_actions: ExecutedActions | None = None
         self.exact_rewards: np.ndarray = np.zeros(0)
         self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
@@ -103,7 +103,7 @@ class NativeVectorEnv:
         obs, info = self._call_vector(self._vector.reset, seed=seed)
         if self._unmasked:
             refuse_info_mask(info)
-        self._ended, self.executed = self._none, None
+        self._ended, self.executed_actions = self._none, None
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
     def send(self, action: Tensor) -> None:
@@ -135,7 +135,8 @@ class NativeVectorEnv:
             self._warn_of_hidden_steps()
         last = self._ended = done & ~first
         terminal &= last
-        self.executed = self._executed_actions(info, first, last) if info and mentions_executed_action(info) else None
+        is_told = info and mentions_executed_action(info)
+        self.executed_actions = self._read_executed_actions(info, first, last) if is_told else None
         self._check_ends(first, terminal, truncated & last)
         self.episode_info = {
             number: summary
@@ -145,7 +146,7 @@ class NativeVectorEnv:
         rows = self._same_step_rows(obs, info, last, terminal) if self._is_same_step else self._rows(obs, terminal)
         return self._step(rows, np.where(first, 0.0, reward), first, last, terminal)
 
-    def _executed_actions(self, info: Any, first: np.ndarray, last: np.ndarray) -> ExecutedActions:
+    def _read_executed_actions(self, info: Any, first: np.ndarray, last: np.ndarray) -> ExecutedActions:
         """Return what the ``info`` of a step says; the actions that have led to ``first`` rows belong to no row."""
         action = np.zeros((self.num_envs, self.action_spec.width), np.float32)
         actors = np.full(self.num_envs, POLICY)
@@ -159,7 +160,8 @@ class NativeVectorEnv:
                 raise DataError(f"environment {number}: {error}.") from None
             if actors[number] != POLICY:
                 action[number] = executed
-        return ExecutedActions(*map(torch.from_numpy, (action, actors != POLICY, actors == TAKEOVER)))
+        flags = torch.from_numpy(actors)
+        return ExecutedActions(torch.from_numpy(action), flags != POLICY, flags == TAKEOVER, TAKEOVER in actors)
 
     def _warn_of_hidden_steps(self) -> None:
         if self._warns:

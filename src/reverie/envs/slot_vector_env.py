@@ -136,7 +136,7 @@ class SlotVectorEnv:
         """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
         """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
-        self.executed: ExecutedActions | None = None
+        self.executed_actions: ExecutedActions | None = None
         """The actions behind the rows before the current ones, where they were not the policy's."""
         self._logs, self._new = logs, new
         self._requests_summary = True  # whether to ask for these values: after the first episode, only if there are any
@@ -245,7 +245,7 @@ class SlotVectorEnv:
             for number in down:
                 last[number] = True
                 self._show_again(number)
-        self.executed = self._executed_actions(actors) if any(actors) else None
+        self.executed_actions = self._read_executed_actions(actors) if any(actors) else None
         self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
         self._check_limits(self._arrays, self._location)
         self._check_ends(first, terminal, truncated)
@@ -260,13 +260,13 @@ class SlotVectorEnv:
         )
         return self._shown
 
-    def _executed_actions(self, actors: list[int]) -> ExecutedActions:
+    def _read_executed_actions(self, actors: list[int]) -> ExecutedActions:
         action = torch.zeros(self._action_shape, device="cpu")
         for number, actor in enumerate(actors):
             if actor != POLICY:
                 action[number] = torch.from_numpy(self._slots[number].executed_action)
         is_takeover = torch.tensor([actor == TAKEOVER for actor in actors], device="cpu")
-        return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover)
+        return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover, TAKEOVER in actors)
 
     def _restart(self, failures: dict[int, EnvFailure]) -> None:
         """Take down the environments with ``failures``, and restart all that are due."""
@@ -388,7 +388,7 @@ class SlotVectorEnv:
         """
         self._check_open()
         self._store_pending_answer()
-        self._answer, self.executed, self.exact_rewards, self.episode_info = None, None, np.zeros(0), {}
+        self._answer, self.executed_actions, self.exact_rewards, self.episode_info = None, None, np.zeros(0), {}
         self._step_unfinished = False
         for key, array in self._arrays.items():
             array[...] = step.obs[key].numpy()

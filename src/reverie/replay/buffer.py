@@ -13,7 +13,7 @@ from torch import Tensor
 from reverie.core.columns import as_numpy, copy_in, load_numbers
 from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
-from reverie.core.specs import EXTRAS, VERSION_COLUMN
+from reverie.core.specs import EXTRAS, IS_INTERVENTION, LATE_COLUMNS, VERSION_COLUMN
 from reverie.core.types import Batch, SharedBatch, State, Step, Update, Window, count_set, no_flags
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.replay.goals import GOALS, GoalSampler
@@ -55,6 +55,7 @@ class ReplayBuffer:
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
         self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
+        self.extra_names |= {name: name for name in names if name == IS_INTERVENTION}
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled."""
@@ -105,6 +106,8 @@ class ReplayBuffer:
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         if version is not None:
             rows[VERSION_COLUMN] = torch.full((self.storage.streams,), version, dtype=torch.int32)
+        if self.has_tags:
+            rows[IS_INTERVENTION] = torch.zeros_like(step.is_last)
         if count_set(step.is_first):
             self._end_cut_episodes(step.is_first)
         if self.store is not None and self.store_turns == 1:  # first, as it can fail: then nothing is added
@@ -117,11 +120,39 @@ class ReplayBuffer:
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
 
-    def correct(self, action: Tensor) -> None:
+    def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
         """Replace the actions of the newest rows by those that were executed, see ``RowSink``."""
-        self.storage.correct(action)
-        if self.store is not None and (self.store_turns == 1 or self.stored == self.count):
-            self.store.correct(as_numpy(action))
+        rows = {"action": action}
+        if is_takeover is not None:
+            self.add_tags()
+            rows[IS_INTERVENTION] = is_takeover
+        self.storage.correct(rows)
+        if self.store is not None and self._has_stored_all:
+            self.store.correct({name: as_numpy(value) for name, value in rows.items()})
+
+    @property
+    def _has_stored_all(self) -> bool:
+        """Whether the store has the newest rows."""
+        return self.store_turns == 1 or self.stored == self.count
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether there is a column ``is_intervention``."""
+        return IS_INTERVENTION in self.storage.specs
+
+    def add_tags(self) -> None:
+        """Add the column ``is_intervention``, which is false in all rows so far; the store begins a new segment."""
+        if self.has_tags:
+            return
+        self.storage.add_column(IS_INTERVENTION, LATE_COLUMNS[IS_INTERVENTION])
+        self.extra_names[IS_INTERVENTION] = IS_INTERVENTION
+        self._shared = None
+        if self.store is not None:
+            columns = {name: x for name, x in self.storage.specs.items() if not name.startswith(EXTRAS)}
+            first = self.count - 1 if self._has_stored_all else self.stored  # the newest row can still change
+            self.store.change_columns(columns, first)
+            if first < self.count and self._has_stored_all:
+                self.store.extend(self.storage.read(first, self.count, list(columns)))
 
     def register_row(self, step: Step) -> None:
         """Register one newly collected row of each stream with the samplers."""
@@ -134,7 +165,7 @@ class ReplayBuffer:
         """Set ``is_last`` in newest rows that the next rows do not continue: an environment or a process crashed."""
         for stream in (is_first & ~self.ended).nonzero().flatten().tolist():
             self.storage.end_episode(self.count - 1, stream)
-            if self.store is not None and (self.store_turns == 1 or self.stored == self.count):
+            if self.store is not None and self._has_stored_all:
                 self.store.end_episode(stream)
 
     def restart_at(self, first: int) -> None:
@@ -198,6 +229,8 @@ class ReplayBuffer:
 
     def read_rows(self, folder: Path) -> dict[str, np.ndarray] | None:
         """Return what ``save_rows`` wrote, memory-mapped; None if there is no such file."""
+        if self._row_file(folder, IS_INTERVENTION).exists():
+            self.add_tags()
         files = dict(self._row_files(folder))
         if not all(path.exists() for path in files.values()):
             return None
@@ -233,7 +266,10 @@ class ReplayBuffer:
         """Yield each column that is no extra, with its file."""
         for name in self.storage.specs:
             if not name.startswith(EXTRAS):
-                yield name, folder / "rows" / f"{quote(name, safe='')}.npy"
+                yield name, self._row_file(folder, name)
+
+    def _row_file(self, folder: Path, name: str) -> Path:
+        return folder / "rows" / f"{quote(name, safe='')}.npy"
 
     def _pieces(self, name: str, first: int) -> Iterator[tuple[int, int, int]]:
         """Yield the rows from ``first`` on as ``(stream, start, stop)``, of at most about ``COPY_BYTES`` bytes."""

@@ -32,12 +32,12 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import DataError, RunError, count_noun
 from reverie.core.locations import check_location
 from reverie.core.logger import logger
-from reverie.core.specs import EXTRAS, VERSION_COLUMN
+from reverie.core.specs import EXTRAS, IS_INTERVENTION, LATE_COLUMNS
 from reverie.core.types import State
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.storage import Storage
-from reverie.store.segment import SegmentRange
+from reverie.store.segment import Segment, SegmentRange
 from reverie.store.store import ReplayStore
 
 FLUSH_SECONDS = 10.0
@@ -99,11 +99,8 @@ class PersistentReplay:
         self.store: ReplayStore | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
-        specs = replay.storage.specs.items()
-        self.columns: dict[str, ColumnSpec] = {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
         self.streams: int = replay.storage.streams
         self.sources: dict[str, ReplayStore] = {}  # the stores that a new run begins with, by path
-        self.segment: str = ""
         self.loaded: State = {}
         self.saves_rows: bool = on_device and config.save and self.store is None
         self.settle: Callable[[], None] = lambda: None
@@ -111,6 +108,12 @@ class PersistentReplay:
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
         self.is_copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
+
+    @property
+    def columns(self) -> dict[str, ColumnSpec]:
+        """The columns that are stored."""
+        specs = self.replay.storage.specs.items()
+        return {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
 
     def _open(self, location: str) -> ReplayStore | None:
         """Open the store at ``location``: ``auto`` is in the run's folder; ``none`` returns None."""
@@ -147,6 +150,7 @@ class PersistentReplay:
                 for stream in range(history[0].segment.streams):
                     yield from _iter_stream_pieces(store, history, stream, newest - int(num_stored * share), names)
 
+        self._expect_tags(segment for store in sources.values() for segment in store.segments)
         self._start_with(pieces if sources else None)
         if sources:
             rows = count_noun(self.replay.count * self.streams, "row")
@@ -180,7 +184,7 @@ class PersistentReplay:
     def _check_columns(self, store: ReplayStore, error_prefix: str) -> None:
         """Check that the rows in ``store`` have the same spaces as the replay."""
         for segment in store.segments:
-            names = {*segment.columns, *self.columns} - {VERSION_COLUMN}
+            names = {*segment.columns, *self.columns} - LATE_COLUMNS.keys()
             if differing := sorted(name for name in names if segment.columns.get(name) != self.columns.get(name)):
                 raise RunError(
                     f"{error_prefix}: the stored rows do not fit this environment's observations and actions. "
@@ -207,7 +211,7 @@ class PersistentReplay:
             logger.warning(str(error))
         tail = self.store.pending()
         stored = self.replay.count - _count_rows(tail)
-        return {**state, "place": self.location, "segment": self.segment, "stored": stored, "tail": tail}
+        return {**state, "place": self.location, "segment": self.store.segment_name, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with its saved rows, and continue storing; the module's docstring lists all cases."""
@@ -228,7 +232,8 @@ class PersistentReplay:
             self.is_copied = True
             oldest = int(state["oldest"])
             self._start_with(
-                lambda columns: _iter_located_pieces(located, oldest, columns), located.store is self.store
+                lambda columns: _iter_located_pieces(located, oldest, columns or [*self.columns]),
+                located.store is self.store,
             )
             streams = count_noun(self.streams, "stream")
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
@@ -240,6 +245,7 @@ class PersistentReplay:
         end = (located.parts[-1].segment.name, located.stored)
         stored = [s for s in self.store.segments if end in (s.parent, (s.name, located.stored))]
         if all(segment.rows < int(state["count"]) for segment in stored):
+            self._expect_tags(part.segment for part in located.parts)
             self._continue_store(located)
 
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
@@ -250,9 +256,11 @@ class PersistentReplay:
         sources = [(_locate_rows(store, state), int(state["oldest"])) for store, state in saved if store is not None]
         located = [(rows, oldest) for rows, oldest in sources if rows is not None]
         self.is_copied = True
+        self._expect_tags(part.segment for rows, _ in located for part in rows.parts)
 
         def pieces(columns: Names) -> Iterator[StreamPiece]:
-            chained = (piece for rows, oldest in located for piece in _iter_located_pieces(rows, oldest, columns))
+            names = columns or [*self.columns]
+            chained = (piece for rows, oldest in located for piece in _iter_located_pieces(rows, oldest, names))
             yield from iter_every_nth_episode(chained, rank, count)
 
         self._start_with(pieces if located else None)
@@ -290,6 +298,7 @@ class PersistentReplay:
 
     def _read_back(self, located: LocatedRows, state: State) -> bool:
         """Fill the replay with exactly the rows of a checkpoint. Returns False if that is impossible."""
+        self._expect_tags(part.segment for part in located.parts)
         like = located.parts[-1].segment
         newest = located.stored + _count_rows(located.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
@@ -301,7 +310,7 @@ class PersistentReplay:
         self.replay.restart_at(oldest)
         for segment, start, stop in located.parts:
             if not self.replay.add_chunks(
-                located.store.read(segment, max(start, oldest), stop, room=self.replay.reserve)
+                located.store.read(segment, max(start, oldest), stop, columns=[*self.columns], room=self.replay.reserve)
             ):
                 return False
         if _count_rows(located.tail):
@@ -309,6 +318,11 @@ class PersistentReplay:
         self._continue_store(located)
         self.exact = self.replay.count == int(state["count"])
         return True
+
+    def _expect_tags(self, segments: Iterable[Segment]) -> None:
+        """Add the column ``is_intervention`` to the replay if one of the ``segments`` has it."""
+        if any(IS_INTERVENTION in segment.columns for segment in segments):
+            self.replay.add_tags()
 
     def _fits(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Return whether ``rows`` ``[N, n, ...]`` have the replay's streams and columns."""
@@ -323,7 +337,7 @@ class PersistentReplay:
             self.replay.extend({name: values[:, start : start + block] for name, values in rows.items()})
         self.exact = True
         if self.store is not None:
-            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
+            self.store.begin(self.columns, self.streams, first=self.replay.oldest)
             self._store_all(self.store)
         self.replay.attach(self.store)
 
@@ -331,7 +345,7 @@ class PersistentReplay:
         """Continue writing after the rows just read, or copy them if they are in another store."""
         if self.store is located.store:
             parent = (located.parts[-1].segment.name, located.stored)
-            self.segment = self.store.begin(self.columns, self.streams, first=located.stored, parent=parent)
+            self.store.begin(self.columns, self.streams, first=located.stored, parent=parent)
             if _count_rows(located.tail):
                 self.store.extend(located.tail)
         elif self.store is not None:
@@ -340,7 +354,7 @@ class PersistentReplay:
             logger.info(
                 f"the replay was in {location}: its rows are copied to {self.store.objects.location}, the new store"
             )
-            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
+            self.store.begin(self.columns, self.streams, first=self.replay.oldest)
             self._store_all(self.store)
         self.replay.attach(self.store)
 
@@ -351,7 +365,7 @@ class PersistentReplay:
             self.replay.register(self.replay.storage.read(0, count, ["is_first", "is_last"]))
         if self.store is not None:
             copies = self.replay.count if imported else 0
-            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)
+            self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)
             self._store_all(self.store)
         self.replay.attach(self.store)
 
@@ -390,16 +404,18 @@ def _count_rows(rows: Mapping[str, np.ndarray]) -> int:
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def _iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[StreamPiece]:
-    """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
+def _iter_located_pieces(located: LocatedRows, oldest: int, columns: Sequence[str]) -> Iterator[StreamPiece]:
+    """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on."""
     for stream in range(located.parts[-1].segment.streams):
         stop = yield from _iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
         if _count_rows(located.tail):
-            yield stop != located.stored, {name: located.tail[name][stream] for name in columns or located.tail}
+            blank = np.zeros(_count_rows(located.tail), bool)  # of a column that the tail lacks
+            tail = {name: located.tail[name][stream] if name in located.tail else blank for name in columns}
+            yield stop != located.stored, tail
 
 
 def _iter_stream_pieces(
-    store: ReplayStore, parts: Sequence[SegmentRange], stream: int, oldest: int, columns: Names
+    store: ReplayStore, parts: Sequence[SegmentRange], stream: int, oldest: int, columns: Sequence[str]
 ) -> Generator[StreamPiece, None, int]:
     """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
     end = -1

@@ -227,7 +227,7 @@ class DeviceRollout(MinibatchSource):
                 x[: self.window.context] = x[self.window.context]
             self._has_context = True
 
-    def correct(self, action: Tensor) -> None:
+    def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
         """Replace the actions of the newest rows, see ``RowSink``."""
         self._places[self._place - 1]["action"].copy_(action)
 

@@ -18,6 +18,7 @@ from reverie.core.columns import are_in_block, block_of, pinned_copy, record_eve
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import BatchSource
+from reverie.core.specs import IS_INTERVENTION
 from reverie.core.types import Batch, Step, Update, Window
 
 
@@ -212,8 +213,17 @@ def concat_batches(parts: Sequence[T]) -> T:
     for field in fields(parts[0]):
         values = [getattr(part, field.name) for part in parts]
         is_mapping = isinstance(values[0], dict)
+        if field.name == "extras":
+            values = _fill_tags(parts)
         values_by_field[field.name] = {k: cat([v[k] for v in values]) for k in values[0]} if is_mapping else cat(values)
     return type(parts[0])(**values_by_field)
+
+
+def _fill_tags(parts: Sequence[Any]) -> list[dict[str, Tensor]]:
+    """Return the extras of all ``parts``, with tags of takeovers if some parts have them."""
+    if not any(IS_INTERVENTION in part.extras for part in parts):
+        return [part.extras for part in parts]
+    return [{IS_INTERVENTION: torch.zeros_like(part.is_last), **part.extras} for part in parts]
 
 
 def split_feedback(drawn: Iterable[tuple[BatchSource, int]], index: Tensor, update: Update) -> None:

@@ -150,8 +150,12 @@ class Storage(ABC):
         self._assign("action", slots, None, stream)
 
     @abstractmethod
-    def correct(self, action: Tensor) -> None:
-        """Replace the actions of the newest row of each stream by ``action`` ``[N, A]``."""
+    def correct(self, rows: Mapping[str, Tensor]) -> None:
+        """Replace some columns of the newest row of each stream by ``rows`` ``[N, ...]``."""
+
+    @abstractmethod
+    def add_column(self, name: str, spec: ColumnSpec) -> None:
+        """Add a column, with zeros in all rows."""
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
         """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; missing ones are set to 0."""
@@ -249,8 +253,16 @@ class HostStorage(Storage):
     def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         put_rows(self.ring, rows, slot)
 
-    def correct(self, action: Tensor) -> None:
-        self.columns["action"][:, (self.count - 1) % self.capacity] = as_numpy(action)
+    def correct(self, rows: Mapping[str, Tensor]) -> None:
+        for name, value in rows.items():
+            self.columns[name][:, (self.count - 1) % self.capacity] = as_numpy(value)
+
+    def add_column(self, name: str, spec: ColumnSpec) -> None:
+        self.specs[name] = spec
+        self.columns[name] = self._memory(np.dtype(spec.dtype), spec.shape)
+        self.columns[name][...] = 0
+        vars(self).pop("ring", None)  # made again with the new column
+        self._windows_of = (0, 0)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
         extend_rows(self.ring, rows, part, slots.start)
@@ -368,8 +380,16 @@ class DeviceStorage(Storage):
         for name, value in rows.items():
             self.columns[name][:, slot].copy_(value.detach(), non_blocking=True)
 
-    def correct(self, action: Tensor) -> None:
-        self.columns["action"][:, (self.count - 1) % self.capacity].copy_(action, non_blocking=True)
+    def correct(self, rows: Mapping[str, Tensor]) -> None:
+        for name, value in rows.items():
+            self.columns[name][:, (self.count - 1) % self.capacity].copy_(value, non_blocking=True)
+
+    def add_column(self, name: str, spec: ColumnSpec) -> None:
+        self.specs[name] = spec
+        shape = (self.capacity * self.streams, *spec.shape)
+        flat = torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=self.device)
+        self.ring = DeviceRing({**self.ring.columns, name: flat}, self.streams)
+        self.columns[name] = flat.view(self.capacity, self.streams, *spec.shape).transpose(0, 1)
 
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
         streams = slice(None) if stream is None else slice(stream, stream + 1)

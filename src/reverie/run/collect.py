@@ -145,6 +145,9 @@ class CollectorProtocol(Protocol):
     def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+
     def state_dict(self) -> State:
         """Return what a checkpoint holds."""
 
@@ -202,6 +205,8 @@ class EnvCollector:
         self.on_policy = on_policy
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._sent: Tensor | None = None  # the actions of the pending step
+        self._num_filtered: Any = 0  # steps since the last log entry whose action a filter replaced
+        self._logged_steps = 0  # env steps at the last log entry
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 
     @property
@@ -215,22 +220,23 @@ class EnvCollector:
                 self._step = self.env.receive()
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
-                if (executed := self.env.executed) is not None:
-                    self._correct(executed)
+                if (executed_actions := self.env.executed_actions) is not None:
+                    self._num_filtered = self._num_filtered + executed_actions.count_filtered()
+                    self._correct(executed_actions)
             except Exception as error:
                 self._failure = error
                 raise
         return self._step
 
-    def _correct(self, executed: ExecutedActions) -> None:
-        """Store the ``executed`` actions, and tell the policy, before it acts on the rows behind them."""
+    def _correct(self, executed_actions: ExecutedActions) -> None:
+        """Store the ``executed_actions``, and tell the policy, before it acts on the rows behind them."""
         if self.on_policy:
-            if executed.is_takeover.any():
+            if executed_actions.is_takeover.any():
                 raise DataError(TAKEOVER_ADVICE)
             return
         assert self._sent is not None
-        action = executed.replace_in(self._sent)
-        self.sink.correct(action)
+        action = executed_actions.replace_in(self._sent)
+        self.sink.correct(action, executed_actions.tags)
         self.state = self.policy.override(self.state, action)
 
     def settle(self) -> None:
@@ -307,6 +313,12 @@ class EnvCollector:
         finished, self.finished = self.finished, []
         return finished
 
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+        count, steps = int(self._num_filtered), self.env_steps - self._logged_steps
+        self._num_filtered, self._logged_steps = 0, self.env_steps
+        return {"env/filtered_rate": count / steps} if count and steps else {}
+
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
@@ -319,6 +331,7 @@ class EnvCollector:
         state = {
             "env_steps": self.env_steps,
             "restarts": self.restarts,
+            "filtered": (int(self._num_filtered), self._logged_steps),
             "rng": self.rng.bit_generator.state,
             "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
@@ -358,6 +371,7 @@ class EnvCollector:
         self._saved = state
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
+        self._num_filtered, self._logged_steps = map(int, state["filtered"])
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged_episodes[:] = [Episodes(**state["unlogged"])]
         carried = state.get("state", {})
@@ -476,14 +490,15 @@ class DeviceCollector(EnvCollector):
         self._add(step, action)
         middle = time.perf_counter()
         self._sent, self._step, self._watched = action, self.env.step(action), False
-        if (executed := self.env.executed) is not None:
-            self._correct(executed)
+        if (executed_actions := self.env.executed_actions) is not None:
+            self._num_filtered = self._num_filtered + executed_actions.count_filtered()
+            self._correct(executed_actions)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
 
-    def _correct(self, executed: ExecutedActions) -> None:
+    def _correct(self, executed_actions: ExecutedActions) -> None:
         """Note takeovers, which are read from the device once for each rollout."""
-        taken = executed.is_takeover.any()
+        taken = executed_actions.is_takeover.any()
         self._takeover = taken if self._takeover is None else self._takeover | taken
 
     def _add(self, step: Step, action: Tensor) -> None:
@@ -530,6 +545,7 @@ class DeviceCollector(EnvCollector):
         state = {
             "env_steps": self.env_steps,
             "restarts": 0,
+            "filtered": (int(self._num_filtered), self._logged_steps),
             "rng": self.rng.bit_generator.state,
             "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
@@ -585,7 +601,7 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
 def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
     """Step ``env``; return the rows and the action that was executed: ``action`` itself unless it was replaced."""
     step = env.step(action)
-    return step, action if env.executed is None else env.executed.replace_in(action)
+    return step, action if env.executed_actions is None else env.executed_actions.replace_in(action)
 
 
 def random_flat_actions(

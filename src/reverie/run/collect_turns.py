@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reverie.core.columns import pinned_copy, record_event
 from reverie.core.protocols import DeviceEnv, Policy
+from reverie.core.specs import IS_INTERVENTION
 from reverie.core.tree import flatten_named, unflatten_named
 from reverie.core.types import ExecutedActions, State, Step, count_set
 from reverie.run.collect import DeviceCollector
@@ -29,6 +30,8 @@ class ActedRow(NamedTuple):
     action: Tensor
     extras: Mapping[str, Tensor]
     event: torch.cuda.Event | None
+    is_takeover: Tensor | None = None
+    """Where a person took over; None: nowhere."""
 
 
 class TurnCollector(DeviceCollector):
@@ -81,14 +84,14 @@ class TurnCollector(DeviceCollector):
         if not self.late:
             self._add_acted()
 
-    def _correct(self, executed: ExecutedActions) -> None:
-        """Store the ``executed`` actions of the newest rows, which may not be in the replay yet."""
+    def _correct(self, executed_actions: ExecutedActions) -> None:
+        """Store the ``executed_actions`` of the newest rows, which may not be in the replay yet."""
         assert self._sent is not None
-        action = executed.replace_in(self._sent)
+        action = executed_actions.replace_in(self._sent)
         if self.acted is None:
-            self.sink.correct(action)
+            self.sink.correct(action, executed_actions.tags)
         else:
-            self.acted = self.acted._replace(action=action)
+            self.acted = self.acted._replace(action=action, is_takeover=executed_actions.tags)
         self.state = self.policy.override(self.state, action)
 
     def _add_acted(self) -> None:
@@ -98,6 +101,8 @@ class TurnCollector(DeviceCollector):
         if row.event is not None:
             row.event.synchronize()
         self.sink.add(row.step, row.action, row.extras)
+        if row.is_takeover is not None:
+            self.sink.correct(row.action, row.is_takeover)
         self.acted = None
         self.env_steps += self.env.num_envs - count_set(row.step.is_last)
 
@@ -121,6 +126,7 @@ class TurnCollector(DeviceCollector):
             if row.event is not None:
                 row.event.synchronize()
             state["acted"] = {"step": flatten_named(row.step), "action": row.action, "extras": dict(row.extras)}
+            state["acted"] |= {} if row.is_takeover is None else {IS_INTERVENTION: row.is_takeover}
         return state
 
     def load_state_dict(self, state: State) -> None:
@@ -136,4 +142,5 @@ class TurnCollector(DeviceCollector):
             step = unflatten_named(self.step, row["step"])
             step = replace(step, is_first=step.is_first.cpu(), is_last=step.is_last.cpu())
             extras = {name: x.to(device) for name, x in row["extras"].items()}
-            self.acted = ActedRow(step, row["action"].to(device), extras, None)
+            tags = row[IS_INTERVENTION].to(device) if IS_INTERVENTION in row else None
+            self.acted = ActedRow(step, row["action"].to(device), extras, None, tags)

@@ -12,7 +12,7 @@ from reverie.core.errors import ConfigError, count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
-from reverie.core.types import Mode
+from reverie.core.types import Mode, count_set
 from reverie.run.collect import (
     EpisodeCounter,
     info_columns,
@@ -58,6 +58,8 @@ class Evaluation:
     """Success and values that ``env.log_info`` names, for each episode by name; empty if there are none."""
     cut_off: int = 0
     """Number of episodes cut off after ``most_steps``; their scores include only these steps."""
+    intervention_rate: float = 0.0
+    """Share of steps in which a person took over from the policy."""
     most_steps: int | None = None
     """Steps after which episodes were cut off; None if none was."""
 
@@ -71,7 +73,11 @@ class Evaluation:
         scores, lengths = [*self.scores, *extra.scores], [*self.lengths, *extra.lengths]
         cut_off, most_steps = self.cut_off + extra.cut_off, self.most_steps or extra.most_steps
         info = [*self.info, *extra.info]
-        return replace(self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps)
+        rates, steps = [self.intervention_rate, extra.intervention_rate], [sum(self.lengths), sum(extra.lengths)]
+        return replace(
+            self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps,
+            intervention_rate=float(np.average(rates, weights=steps)),
+        )  # fmt: skip
 
     def cut_text(self) -> str:
         """Format the number of episodes that were cut off, for messages; "" if none was."""
@@ -110,6 +116,7 @@ class Evaluation:
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": float(len(self.scores)),
             "eval/cut_off": float(self.cut_off),
+            **({"eval/intervention_rate": self.intervention_rate} if self.intervention_rate else {}),
             **{f"eval/{name}": value for name, value in self.info_means().items()},
         }
 
@@ -124,6 +131,7 @@ class Evaluation:
             "deterministic": self.mode == "eval",
             "score": score,
             **success,
+            **({"intervention_rate": self.intervention_rate} if self.intervention_rate else {}),
             **cut,
             **per_episode,
         }
@@ -151,7 +159,7 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
     if data is None:
         return None
     mode: Mode = "eval" if data["deterministic"] else "explore"
-    cut = {name: data[name] for name in ("cut_off", "most_steps") if name in data}
+    cut = {name: data[name] for name in ("cut_off", "most_steps", "intervention_rate") if name in data}
     return Evaluation(scores=data["scores"], lengths=data["lengths"], mode=mode, info=data.get("info", []), **cut)
 
 
@@ -168,6 +176,7 @@ def evaluate(
     None: never.
     """
     num_takeovers: Any = 0
+    num_turns = 0
     max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
@@ -192,10 +201,10 @@ def evaluate(
             break
         action, state = policy.act(step, state, mode)
         action = to_executed_action(action, step)
-        step = env.step(action)
-        if (executed := env.executed) is not None:
-            state = policy.override(state, executed.replace_in(action))
-            num_takeovers = num_takeovers + executed.is_takeover.sum()
+        step, num_turns = env.step(action), num_turns + 1
+        if (executed_actions := env.executed_actions) is not None:
+            state = policy.override(state, executed_actions.replace_in(action))
+            num_takeovers = num_takeovers + executed_actions.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
     if num_takeovers:
@@ -203,6 +212,7 @@ def evaluate(
             f"a person took over in {count_noun(int(num_takeovers), 'step')} of this evaluation, as their info says: "
             "this is not the policy's score"
         )
+    num_steps = num_turns * env.num_envs - sum(map(len, played)) + count_set(step.is_last)
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
@@ -211,6 +221,7 @@ def evaluate(
         mode=mode,
         frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
         info=[info for _, _, info in chosen] if any(info for _, _, info in chosen) else [],
+        intervention_rate=int(num_takeovers) / max(1, num_steps),
         cut_off=cut_off,
         most_steps=max_steps if cut_off else None,
     )

@@ -24,7 +24,7 @@ from reverie.core.types import MetricVector, read_scalars
 from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
-                "replay/measured_ratio", "replay/windows"}  # fmt: skip
+                "env/filtered_rate", "replay/measured_ratio", "replay/windows"}  # fmt: skip
 """Metric names that are reserved for the training loop, and groups of them: the word before the first slash."""
 
 
@@ -130,6 +130,7 @@ class MetricsLog:
         names = ("env_steps", "frames", "updates", "episodes")
         counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
         restarts = 0 if self.collector is None else self.collector.restarts
+        counters |= {} if self.collector is None else self.collector.pop_filtered_rate()
         return {**counters, "env/restarts": float(restarts), "replay/windows": float(len(self.source))}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reverie.core.specs import LATE_COLUMNS
 from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
@@ -63,8 +64,10 @@ def read_chunk(
     n = stop - start
     rows = {}
     for name in columns:
-        spec = segment.columns[name]
+        spec = segment.columns[name] if name in segment.columns else LATE_COLUMNS[name]
         rows[name] = np.empty((len(streams), n, *spec.shape), spec.dtype) if room is None else room[name]
+        if name not in segment.columns:
+            rows[name][...] = 0
     damaged: list[Damage] = []
 
     def fetch(job: tuple[str, int]) -> None:
@@ -84,7 +87,7 @@ def read_chunk(
         damaged.append(Damage(file, streams[index], start, stop, reason))
         out[...] = 0
 
-    jobs = [(name, index) for name in rows for index in range(len(streams))]
+    jobs = [(name, index) for name in rows if name in segment.columns for index in range(len(streams))]
     for_each(fetch, jobs, max(objects.threads, min(4, os.cpu_count() or 1)))
     damaged.sort(key=lambda d: (d.stream, d.start, d.file))
     return Chunk(start, stop, streams, rows, damaged, in_buffer=room is not None)

@@ -73,6 +73,8 @@ class ReplayStore:
         """Called while ``add`` waits for room in a full buffer; True allows it to exceed the limit, since the run will
         end."""
         self.writer: Writer | None = None
+        self.segment_name: str = ""
+        """The segment that this process has begun last."""
         loaded: list[Segment | None] = []
         with self._report_unreachable():
             names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
@@ -178,7 +180,17 @@ class ReplayStore:
         ancestors = [part for part in self.ancestor_parts(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
                              ancestors=ancestors, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
+        self.segment_name = segment.name
         return segment.name
+
+    def change_columns(self, columns: Mapping[str, ColumnSpec], before: int | None = None) -> None:
+        """Continue in a new segment with other ``columns``, behind row ``before - 1``; None: behind all rows.
+
+        Waits until all rows are stored.
+        """
+        segment, count = self._writing().segment, self._writing().count
+        first = count if before is None else before
+        self.begin(columns, segment.streams, first=first, parent=(segment.name, first))
 
     def add(self, rows: StepRows) -> None:
         """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
@@ -196,9 +208,9 @@ class ReplayStore:
         """Make the newest row of a stream the last of its episode: set ``is_last`` and clear its action."""
         self._writing().end_episode(stream)
 
-    def correct(self, action: np.ndarray) -> None:
-        """Replace the actions of the newest rows by ``action`` ``[N, A]``."""
-        self._writing().correct(action)
+    def correct(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Replace some columns of the newest rows by ``rows`` ``[N, ...]``."""
+        self._writing().correct(rows)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Store all rows but the newest of each stream; True if that took at most ``timeout`` seconds (None: forever).
@@ -251,8 +263,9 @@ class ReplayStore:
     ) -> Iterator[Chunk]:  # fmt: skip
         """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
 
-        ``streams`` and ``columns`` default to all. ``room`` returns the arrays into which a chunk is read, or None
-        for new ones. Damaged rows are in ``Chunk.damaged``; damage in other columns goes unnoticed.
+        ``streams`` and ``columns`` default to all; columns that rows may lack are zeros in a segment without them.
+        ``room`` returns the arrays into which a chunk is read, or None for new ones. Damaged rows are in
+        ``Chunk.damaged``; damage in other columns goes unnoticed.
         """
         source = segment if isinstance(segment, Segment) else self._segments[segment]
         chosen = tuple(range(source.streams) if streams is None else streams)

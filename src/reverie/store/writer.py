@@ -80,10 +80,11 @@ class Writer:
             done += n
             self._advance(n, slot)
 
-    def correct(self, action: np.ndarray) -> None:
+    def correct(self, rows: Mapping[str, np.ndarray]) -> None:
         if self.count > self.segment.first:
             number, slot = self._block_and_slot(self.count - 1)
-            self.blocks[number]["action"][:, slot] = action
+            for name, value in rows.items():
+                self.blocks[number][name][:, slot] = value
 
     def end_episode(self, stream: int) -> None:
         if self.count > self.segment.first:
