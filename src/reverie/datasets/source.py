@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
+GZIP, UTF_16 = b"\x1f\x8b", b"\xff\xfe"
+"""First bytes of files that are compressed with gzip, and of Windows' text in UTF-16."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 """Suffixes of tables that are text, and what separates their columns."""
 
@@ -72,6 +74,22 @@ class Source:
 def without_text(paths: Collection[Path]) -> Collection[Path]:
     """Return ``paths`` without CSV and TSV files, which are logs or notes if there are other files."""
     return [path for path in paths if path.suffix.lower() not in TEXT_SUFFIXES] or paths
+
+
+def missing_files(paths: Collection[Path]) -> str:
+    """Return a remark on files whose names count more of them, such as ``train-00000-of-00002``; "" if none is missing.
+
+    ``paths``: all files of a folder.
+    """
+    counted: dict[tuple[str, int], set[int]] = {}
+    for path in paths:
+        if match := re.search(r"-(\d+)-of-(\d+)", path.name):
+            name = (path.parent / path.name[: match.start()]).as_posix()
+            counted.setdefault((name, int(match[2])), set()).add(int(match[1]))
+    for (name, count), numbers in counted.items():
+        if len(numbers) < count:
+            return f"only {len(numbers):,} of the {count:,} files {name}-*-of-{count:05} are there: copy the others"
+    return ""
 
 
 def open_data(path: Path) -> IO[bytes]:
