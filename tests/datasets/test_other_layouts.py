@@ -8,6 +8,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+import zarr
 from gymnasium import spaces
 from PIL import Image
 
@@ -195,6 +196,34 @@ def test_robomimic_that_cannot_be(demos):
         open_reader(demos).info()
 
 
+@pytest.mark.parametrize("name", ["rewards", "dones", "next_obs/eef", "obs/cameras/wrist"])
+def test_arrays_that_the_first_demo_lacks_are_named(tmp_path, name):
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for k in range(2):
+            demo = file.create_group(f"data/demo_{k}")
+            demo.attrs["num_samples"] = 4
+            demo["obs/eef"], demo["obs/cameras/top"], demo["actions"] = (
+                np.ones((3, 2)),
+                np.ones((3, 2)),
+                np.ones((3, 1)),
+            )
+        demo[name] = np.zeros(3)
+    with open_reader(tmp_path / "d.hdf5") as reader:
+        reader.info()
+        assert f"left out: {name}, which only 1 of 2 episodes have" in reader.remarks()
+        assert any("num_samples of an episode differs" in line for line in reader.remarks())
+
+
+def test_episodes_that_a_counter_does_not_count_are_named(tmp_path):
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["num_episodes"], file["version"] = 1, 2.0
+        for k in range(2):
+            file[f"observations_{k}"], file[f"actions_{k}"] = np.ones((3, 2)), np.ones((3, 1))
+            file[f"rewards_{k}"], file[f"terminated_{k}"] = np.ones((3, 1)), True
+    with open_reader(tmp_path / "d.h5") as reader:
+        assert any("has 2 episodes, but num_episodes is 1" in line for line in reader.remarks())
+
+
 def test_open_bandit(tmp_path):
     (tmp_path / "item_context.csv").write_text("item_id,item_feature_0\n0,0.5\n")
     (tmp_path / "men.csv").write_text(
@@ -265,7 +294,7 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
             DataError,
             "is encoded by pickle: expected",
         ),
-        ("b", lambda f: (f / "1.0").unlink(), DataError, "1 of 5 chunks are missing"),
+        ("b", lambda f: (f / "1.0").unlink() or _set(f, fill_value=None), DataError, "1 of 5 chunks are missing"),
         ("c", lambda f: (f / "1.0").unlink() or (f / "1.0").symlink_to("/etc/passwd"), DataError, "is a link"),
         ("d", lambda f: (f / "1.0").unlink() or os.mkfifo(f / "1.0"), RunError, "is not a regular file"),
         ("e", lambda f: _set(f, shape=[10**12, 2], chunks=[10**12, 2]), RunError, r"expands to [\d,]+"),
@@ -276,6 +305,30 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
         change(tmp_path / name / "data/state")
         with pytest.raises(error, match=said):
             list(open_reader(str(tmp_path / name)).parts())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_chunks_of_zeros_that_zarr_does_not_store_are_zeros(tmp_path, version):
+    """A remark says so, since chunks can be lost, too. Flags are used, and groups are named."""
+    group = zarr.open_group(tmp_path, mode="w", zarr_format=version)
+    arrays = {"state": np.ones((6, 2)), "action": np.ones((6, 1)), "reward": np.float32([0, 0, 0, 0, 0, 1])}
+    for name, values in (arrays | {"done": np.arange(6) == 5, "camera/rgb": np.ones((6, 2))}).items():
+        group.create_array(f"data/{name}", data=values, chunks=(2, *values.shape[1:]))
+    group.create_array("meta/episode_ends", data=np.array([3, 6]))
+    with open_reader(str(tmp_path)) as reader:
+        rows = joined(reader.parts())
+        assert rows["reward"].tolist() == [0, 0, 0, 0, 0, 0, 1]
+        assert (rows["is_terminal"].sum(), "obs/done" in rows) == (1, False)
+        assert any("data/reward: some of 3 chunks are not stored: their values are 0" in r for r in reader.remarks())
+        assert "left out: camera, which are groups" in reader.remarks()
+
+
+def test_files_of_an_episode_whose_shapes_differ_are_named(tmp_path):
+    for k in range(2):
+        with h5py.File(tmp_path / f"episode_{k}.hdf5", "w") as file:
+            file["observations/qpos"], file["action"] = np.ones((3, 2)), np.ones((3, 1 + k))
+    with pytest.raises(DataError, match=r"episode_1\.hdf5: action has shape \[2\], but \[1\] in .*episode_0\.hdf5"):
+        open_reader(str(tmp_path)).info()
 
 
 def _set(folder, **changes):

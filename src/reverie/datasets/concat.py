@@ -167,6 +167,12 @@ class ConcatReader(Reader):
                     )
                 remark = f"the names of the elements of {column} differ: {', '.join(names)} and {', '.join(expected)}"
                 self.add_remark(remark, int(names != expected))
+        named = [column for info in infos for column in info.element_names]
+        for column in dict.fromkeys(named):
+            remark = (
+                f"only {named.count(column)} of {len(infos)} parts name the elements of {column}: one order is assumed"
+            )
+            self.add_remark(remark, int(named.count(column) < len(infos)))
         items = [item for info in infos for item in info.element_names.items()]
         return {
             column: names for column, (_, names) in owners.items() if all(n == names for c, n in items if c == column)

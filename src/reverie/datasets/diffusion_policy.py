@@ -4,10 +4,12 @@
 |---|---|---|
 | `data/action` | `[n, A]` | actions |
 | `data/reward` or `data/rewards` | `[n]` | rewards; optional |
+| `data/done`, `dones`, `terminal` or `terminals` | `[n]` | whether the episode terminated; optional |
 | `data/KEY` | `[n, ...]` | the observation `KEY` before each action |
 | `meta/episode_ends` | `[episodes]` | the number of steps up to the end of each episode |
 
-Arrays can have more rows than the last end, which are not used. Final observations are not recorded. Source:
+Arrays can have more rows than the last end, which are not used. Zarr does not store chunks in which all values are the
+array's fill value; they are read as Zarr reads them, with a remark. Final observations are not recorded. Source:
 github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer.py.
 """
 
@@ -25,12 +27,15 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size
 from reverie.datasets.act import REWARDS, UNMARKED
-from reverie.datasets.reader import DatasetInfo, ReadOptions
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, reading
-from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader
+from reverie.datasets.time_order import note_disorder
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, TransitionsReader
 
 ENDS, DATA = "meta/episode_ends", "data"
 METADATA = (".zarray", "zarr.json")
+DONES = ("done", "dones", "terminal", "terminals")
+UNSTORED = "{}: some of {} chunks are not stored: their values are {}, as written, or the folder is incomplete"
 CODECS = frozenset({
     "blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "crc32c", "bytes", "transpose",
 })  # fmt: skip
@@ -48,7 +53,10 @@ class DiffusionPolicyReader(TransitionsReader):
 
     def __init__(self, path: Path, options: ReadOptions | None = None) -> None:
         super().__init__(path, options)
-        names = [part.name for part in sorted((path / DATA).iterdir()) if any((part / n).is_file() for n in METADATA)]
+        parts = sorted(part for part in (path / DATA).iterdir() if part.is_dir())
+        names = [part.name for part in parts if not _is_group(part)]
+        if groups := [part.name for part in parts if _is_group(part)]:
+            self.add_remark(f"left out: {', '.join(groups)}, which are groups")
         if "action" not in names:
             raise DataError(f"{path}: data has {', '.join(names) or 'nothing'}: expected action and observations.")
         with reading(path):
@@ -79,8 +87,9 @@ class DiffusionPolicyReader(TransitionsReader):
         if array.dtype.kind not in "biuf":
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
         check_expanded(folder, stored, array.nbytes)
-        if missing:  # Zarr would read zeros
+        if missing and array.fill_value is None:
             raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. Copy the folder again.")
+        self.add_remark(UNSTORED.format(name, array.nchunks, array.fill_value), missing)
         return array
 
     def _column(self, name: str) -> LazyColumn:
@@ -103,20 +112,31 @@ class DiffusionPolicyReader(TransitionsReader):
     def transitions(self) -> Transitions:
         end = np.zeros(self.total, bool)
         end[self.ends[self.ends > 0] - 1] = True
-        self.add_remark(UNMARKED)
-        reward = next((name for name in REWARDS if name in self.arrays), None)
+        reward, done = (next((n for n in names if n in self.arrays), None) for names in (REWARDS, DONES))
+        flags = to_bool_column(self.arrays[done][: self.total], f"{self.path}: {done}") if done else np.zeros_like(end)
+        self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(flags & ~end)))
+        self.add_remark(UNMARKED, int(not done))
+        note_disorder(self, self.arrays, lambda name: np.squeeze(self.arrays[name][: self.total]), end)
+        obs_names = [name for name in self.arrays if name not in ("action", *REWARDS, done)]
         return Transitions(
-            obs={f"obs/{name}": self._column(name) for name in self.arrays if name not in ("action", *REWARDS)},
+            obs={f"obs/{name}": self._column(name) for name in obs_names},
             next_obs={},
             action={"action": self._column("action")},
             reward=self._column(reward) if reward else None,
             end=end,
-            terminal=np.zeros_like(end),
+            terminal=flags & end,
             reader=self,
         )
 
     def info(self) -> DatasetInfo:
         return self.infer_info(text={"episodes": f"{len(self.ends):,}"})
+
+
+def _is_group(folder: Path) -> bool:
+    """Return whether a folder in a Zarr folder is no array."""
+    if (folder / ".zarray").is_file():
+        return False
+    return not (folder / "zarr.json").is_file() or read_json(folder / "zarr.json").get("node_type") == "group"
 
 
 def _files_in(folder: Path) -> Iterator[os.DirEntry[str]]:

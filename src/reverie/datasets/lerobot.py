@@ -215,7 +215,8 @@ class LeRobotReader(TableReader):
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
         self.roles: dict[str, ColumnNames] = every
         self.add_remark(SUCCESS_AS_REWARD, int(every.get("reward") == "next.success"))
-        unused = [name for name in self.metadata.features if name not in INDICES.union(every.values())]
+        columns = dict.fromkeys([*self.metadata.features, *self.schema.names])
+        unused = [name for name in columns if name not in INDICES.union(every.values())]
         self.add_remark(f"left out: {', '.join(unused)}", bool(unused) and not options.columns)
 
     def _default_roles(self) -> dict[str, ColumnNames]:

@@ -23,6 +23,7 @@ import io
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from reverie.datasets.inferred_spaces import (
     nested_space,
 )
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
-from reverie.datasets.source import Source, reading
+from reverie.datasets.source import Source, missing_files, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
 FEATURES = "features.json"
@@ -51,6 +52,8 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's mode for a number of 8-bit channels."""
 FLAT = "ragged_flat_values"
 """Name in the records of the values of a sequence in a step."""
+UNMARKED = "there is no is_terminal: all episodes are treated as truncated"
+EARLY_FLAGS = "a record has {} before its last step: it is read as one episode, without this flag"
 REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
 
 
@@ -97,6 +100,8 @@ class RLDSReader(Reader):
         split = "train" if "train" in shards else next(iter(shards), "")
         if len(shards) > 1:
             self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
+        missing = missing_files(shards.get(split, ()))
+        self.add_remark(missing, int(bool(missing)))
         if not shards:
             file_names = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
             advice = "Write them with file_format='tfrecord'" if file_names else "Copy the dataset again"
@@ -156,7 +161,8 @@ class RLDSReader(Reader):
                 raise DataError(f"{shard} is incomplete: {reason}. Copy it again.") from None
 
     def _decode(self, values: Mapping[str, Values], names: Sequence[str], label: str) -> Rows:
-        count = len(values.get("steps/is_last", values.get("steps/is_first", ())))
+        marks = (values.get(f"steps/{name}") for name in ("is_last", "is_first", "reward"))
+        count = next((len(column) for column in marks if column is not None), 0)
         episode: Rows = {"reward": np.zeros(count, np.float32), "is_terminal": np.zeros(count, bool)}
         for name in {*names, "reward", "is_terminal"} & self.features.keys():
             feature = self.features[name]
@@ -178,7 +184,10 @@ class RLDSReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         obs_names, action_names, rewarded = self._names("obs"), self._names("action"), 0
-        for episode in self._episodes([*obs_names, *action_names]):
+        early: Counter[str] = Counter()
+        for episode in self._episodes([*obs_names, *action_names, *FLAGS]):
+            early["is_last"] += int(np.count_nonzero(episode.get("is_last", np.zeros(1))[:-1]))
+            early["is_terminal"] += int(np.count_nonzero(episode["is_terminal"][:-1]))
             steps = num_steps(episode)
             repeats = steps == len(episode["reward"])
             rewarded += repeats
@@ -188,6 +197,9 @@ class RLDSReader(Reader):
             reward = episode["reward"][:steps].astype(np.float32)
             yield pad_episode(obs, actions, reward, terminal=episode["is_terminal"][-1])
         self.add_remark(REWARDED_END, rewarded)
+        self.add_remark(UNMARKED, int("is_terminal" not in self.features))
+        for name, count in early.items():
+            self.add_remark(EARLY_FLAGS.format(name), count)
 
 
 def num_steps(episode: Rows) -> int:
