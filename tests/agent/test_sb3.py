@@ -468,3 +468,16 @@ def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):
         (tmp_path / "vecnormalize.pkl").write_bytes(content)
         with pytest.raises((ConfigError, DataError), match=told):
             import_sb3(file, "CartPole-v1", run=tmp_path / "no", vecnormalize=tmp_path / "vecnormalize.pkl")
+
+
+def test_observations_of_other_bounds_are_named(tmp_path, said):
+    """As with RescaleObservation. The suffix can be left out, as Stable-Baselines3 allows."""
+    for low, is_named in ((-1, True), (-2, False)):
+        space = _space("Box", _shape=[4], dtype="float32", low=str(np.full(4, low)), high="[2 2 2 2]")
+        edited("ppo_cartpole", tmp_path, {"observation_space": space}, {})
+        env = Shaped(4, 2)
+        env.observation_space = gymnasium.spaces.Box(-2, 2, (4,))
+        import_sb3(tmp_path / "edited", lambda env=env: env, run=tmp_path / f"run{low}")
+        named = "it was trained on observations with numbers in -1..2, but this environment's have numbers in -2..2"
+        assert any(named in line for line in said) == is_named
+        said.clear()

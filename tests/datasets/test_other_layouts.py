@@ -323,6 +323,23 @@ def test_chunks_of_zeros_that_zarr_does_not_store_are_zeros(tmp_path, version):
         assert "left out: camera, which are groups" in reader.remarks()
 
 
+@pytest.mark.parametrize("is_dreamer", [True, False])
+def test_observations_that_only_some_files_have_are_named(tmp_path, is_dreamer):
+    first, last = np.arange(3) == 0, np.arange(3) == 2
+    flags = {"is_first": first, "is_last": last} if is_dreamer else {"reset": first, "terminal": last}
+    arrays = {"vector": np.ones((3, 2)), "action": np.ones((3, 1)), "reward": np.ones(3)} | flags
+    names = [f"20260101T{k}-a-0-3" if is_dreamer else f"ep00000{k}_00000{k}-r3-0003" for k in range(3)]
+    saved(tmp_path / f"{names[0]}.npz", **arrays)
+    saved(tmp_path / f"{names[1]}.npz", **arrays, speed=np.ones(3))
+    with open_reader(str(tmp_path)) as reader:
+        assert len(joined(reader.parts())["reward"]) == 6
+        assert "left out: obs/speed, which the first file lacks" in reader.remarks()
+    del arrays["vector"]
+    saved(tmp_path / f"{names[2]}.npz", **arrays)
+    with open_reader(str(tmp_path)) as reader, pytest.raises(DataError, match=r"lacks obs/vector, which the first one"):
+        list(reader.parts())
+
+
 def test_files_of_an_episode_whose_shapes_differ_are_named(tmp_path):
     for k in range(2):
         with h5py.File(tmp_path / f"episode_{k}.hdf5", "w") as file:

@@ -573,6 +573,11 @@ def png(image):
     return file.getvalue()
 
 
+def test_bytes_that_are_no_images_are_named():
+    with pytest.raises(DataError, match=r"'o' has bytes that are no image from row 0 on.*Store arrays as lists"):
+        open_reader(flagged(o=[np.zeros(4).tobytes()] * 8), ReadOptions(columns=FLAGGED)).info()
+
+
 def test_an_episode_that_runs_into_the_next_file_is_named(tmp_path):
     """A file for each run, whose end no column marks."""
     for number in range(3):

@@ -104,7 +104,11 @@ class SB3Archive:
 
     @classmethod
     def load(cls, file: Path | str) -> SB3Archive:
-        """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling."""
+        """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling.
+
+        As in Stable-Baselines3, ".zip" can be left out.
+        """
+        file = file if Path(file).is_file() or not Path(f"{file}.zip").is_file() else f"{file}.zip"
         try:
             with open_zip(file) as opened, zipfile.ZipFile(opened) as zip_file:
                 names = zip_file.namelist()
@@ -245,7 +249,8 @@ Sizes = dict[str, int | tuple[int, ...]]
 
 def _declared_sizes(space: Any) -> Sizes:
     """Return the sizes of a space as Stable-Baselines3 declares it; empty if they are unknown."""
-    kind = re.search(r"(\w+)'>$", str(space.get(":type:"))) if isinstance(space, dict) else None
+    is_known = isinstance(space, dict) and "..." not in f"{space.get('nvec')} {space.get('spaces')}"  # abbreviated
+    kind = re.search(r"(\w+)'>$", str(space.get(":type:"))) if is_known else None
     if kind and kind[1] != "Dict":
         return {"": _size(kind[1], space.get("_shape") or (), str(space.get("nvec", space.get("n", ""))))}
     text = str(space.get("spaces")) if kind else ""
@@ -254,7 +259,7 @@ def _declared_sizes(space: Any) -> Sizes:
     )  # "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...))"
     ends = [key.start() for key in keys[1:]] + [len(text)]
     sizes: Sizes = {}
-    for key, end in zip(keys, ends, strict=True):
+    for key, end in zip(keys, ends, strict=False):  # none if unknown
         arguments = text[key.end() : end].partition("start=")[0]
         shape = re.search(r"\((\d*(?:, ?\d+)*),?\), \w+\)", arguments)
         sizes[key[1]] = _size(key[2], map(int, re.findall(r"\d+", shape[1] if shape else "")), arguments)
@@ -293,6 +298,21 @@ def _check_spaces(archive: SB3Archive, obs: ObsSpec, action: ActionSpec) -> None
 def _format_sizes(sizes: Sizes) -> str:
     texts = ((key, f"{n} numbers" if isinstance(n, int) else f"{list(n)} classes") for key, n in sizes.items())
     return ", ".join(f"{key}: {text}" if key and len(sizes) > 1 else text for key, text in texts)
+
+
+def _note_obs_bounds(archive: SB3Archive, obs: ObsSpec) -> None:
+    """Warn if the finite bounds of observations differ from the environment's, as with a wrapper that rescales them."""
+    space, parts = archive.space("observation", "Box"), [*without_mask(obs).values()]
+    shown = [_shown_numbers(str(space.get(name)), parts[0].width) for name in ("low", "high")]
+    if len(parts) > 1 or not parts[0].declared_bounds or not all(shown):
+        return
+    low, high = min(shown[0].values()), max(shown[1].values())
+    bounds = f"{'numbers' if 'float' in str(space.get('dtype')) else 'integers'} in {low:g}..{high:g}"
+    if math.isfinite(low) and math.isfinite(high) and bounds != parts[0].declared_bounds:
+        logger.warning(
+            f"it was trained on observations with {bounds}, but this environment's have {parts[0].declared_bounds}: "
+            "pass the environment of its training, with its wrappers"
+        )
 
 
 def _shown_numbers(text: str, size: int) -> dict[int, float]:
@@ -394,6 +414,7 @@ def import_sb3(
         close_quietly(flat)
     _check_spaces(archive, obs, action)
     _check_bounds(archive, action)
+    _note_obs_bounds(archive, obs)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)

@@ -116,7 +116,15 @@ def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
 
     They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
     """
-    pictures = [open_image(image) for image in images]
+    from PIL import UnidentifiedImageError
+
+    try:
+        pictures = [open_image(image) for image in images]
+    except UnidentifiedImageError:
+        raise DataError(
+            f"{label} has bytes that are no image from row {row:,} on: expected files such as PNG or JPEG. Store "
+            "arrays as lists of numbers."
+        ) from None
     kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
     if odd := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
         raise DataError(f"{label} has {kinds[odd]} in row {row + odd:,}, but {kinds[0]} before: expected one kind.")

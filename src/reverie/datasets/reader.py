@@ -205,6 +205,15 @@ class Reader(ABC):
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
             raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
+    def common_columns(self, columns: Rows) -> Rows:
+        """Return a file's observations that the first file has, with a remark on others; DataError if one is missing."""
+        self.first_names: list[str] = self.__dict__.get("first_names", list(columns))
+        if missing := sorted(set(self.first_names) - columns.keys()):
+            raise DataError(f"{self.path}: a file lacks {', '.join(missing)}, which the first one has.")
+        for name in sorted(columns.keys() - set(self.first_names)):
+            self.add_remark(f"left out: {name}, which the first file lacks")
+        return {name: columns[name] for name in self.first_names}
+
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read afterwards."""
 
