@@ -288,6 +288,18 @@ def test_joined_datasets_have_the_same_elements(tmp_path):
         assert any(remark in line for line in reader.remarks()), remark
 
 
+def test_splits_undeclared_columns_and_names_of_one_part_are_named(tmp_path):
+    first, second = (lerobot(tmp_path / name, 3, LIVED, videos=False) for name in "ab")
+    changed(first, names={"action": ["grip"]}, splits={"train": "0:1", "test": "1:2"})
+    table = next((first / "data").rglob("*.parquet"))
+    columns = pa.parquet.read_table(table)
+    pa.parquet.write_table(columns.append_column("force", pa.array(np.ones(len(columns)))), table)
+    reader = open_reader([str(first), str(second)])
+    list(reader.parts())
+    for remark in ("only 1 of 2 parts name the elements of action", "a: all splits are read: train, test", "force"):
+        assert any(remark in line for line in reader.remarks()), remark
+
+
 def test_single_tasks_that_are_joined_are_observed(tmp_path):
     """A dataset of one task does not observe it; several together do."""
 

@@ -63,7 +63,9 @@ def test_arrays_that_are_not_in_order_are_named(tmp_path, write, name):
             assert any(f"'{name}' does not grow" in line for line in reader.remarks()) == is_named
 
 
-@pytest.mark.parametrize("name", ["t", "Frame", "step_idx", "global_step", "index", "__index_level_0__", "created_at"])
+@pytest.mark.parametrize(
+    "name", ["t", "Frame", "step_idx", "global_step", "index", "__index_level_0__", "", "created_at"]
+)
 @pytest.mark.parametrize("dtype", [np.uint32, np.float32])
 def test_columns_that_are_not_in_order_are_named(name, dtype):
     table = {"o": np.zeros(8), "a": NUMBERS % 2, "d": NUMBERS % 4 == 3, name: SHUFFLED.astype(dtype)}

@@ -68,6 +68,7 @@ WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to 
 TIME_TOLERANCE = 0.1
 """Largest error of the time between two frames, as a part of it."""
 UNNAMED_TASKS = "task_index has several tasks, but meta/tasks, which names them, is missing: the task is not observed"
+ALL_SPLITS = "all splits are read: {}"
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
@@ -214,6 +215,8 @@ class LeRobotReader(TableReader):
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
         self.roles: dict[str, ColumnNames] = every
+        splits = self.metadata.about.get("splits") or {}
+        self.add_remark(ALL_SPLITS.format(", ".join(splits)), int(len(splits) > 1))
         self.add_remark(SUCCESS_AS_REWARD, int(every.get("reward") == "next.success"))
         columns = dict.fromkeys([*self.metadata.features, *self.schema.names])
         unused = [name for name in columns if name not in INDICES.union(every.values())]

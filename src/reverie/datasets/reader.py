@@ -206,7 +206,7 @@ class Reader(ABC):
             raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
     def common_columns(self, columns: Rows) -> Rows:
-        """Return a file's observations that the first file has, with a remark on others; DataError if one is missing."""
+        """Return a file's observations that the first file has, with a remark on others; DataError if one lacks."""
         self.first_names: list[str] = self.__dict__.get("first_names", list(columns))
         if missing := sorted(set(self.first_names) - columns.keys()):
             raise DataError(f"{self.path}: a file lacks {', '.join(missing)}, which the first one has.")

@@ -17,10 +17,13 @@ STEP_NUMBERS = re.compile(
 """Names of columns that seem to number the steps of an episode."""
 TIMES = re.compile(
     r"((wall|event|unix|sim|log|recording)_?)?(time|timestamp|datetime|date|ts)s?(_?(s|ms|us|ns|utc))?"
-    r"|(created|recorded|logged)_at|index|__index_level_\d+__",
+    r"|(created|recorded|logged)_at|index|__index_level_\d+__|Unnamed: 0|",
     re.IGNORECASE,
 )
-"""Names of columns that seem to have the time of each step, or its place in a log; the index of pandas is such one."""
+"""Names of columns that seem to have the time of each step, or its place in a log; pandas' index is one.
+
+In a CSV file, it has no name.
+"""
 OUT_OF_ORDER = (
     "'{}' does not grow from a step of an episode to the next one: sort the steps by it within episodes, or mark where "
     "episodes end"
