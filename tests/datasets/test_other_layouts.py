@@ -214,6 +214,19 @@ def test_arrays_that_the_first_demo_lacks_are_named(tmp_path, name):
         assert any("num_samples of an episode differs" in line for line in reader.remarks())
 
 
+def test_robots_that_differ_are_named(tmp_path):
+    for name, robot, rate in (("a", ["Panda"], 20), ("b", "Sawyer", 10)):
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo["obs/eef"], demo["actions"] = np.ones((3, 2)), np.ones((3, 1))
+            settings = {"robots": robot, "control_freq": rate, "controller_configs": {"type": robot}}
+            file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": settings})
+    with open_reader([str(tmp_path / "a.hdf5"), str(tmp_path / "b.hdf5")]) as reader:
+        assert reader.info().text["task"] == "Lift"
+        for remark in ("robot: Panda, Sawyer", "frames per second: 20, 10", "differ in controller"):
+            assert any(remark in line for line in reader.remarks()), remark
+
+
 def test_episodes_that_a_counter_does_not_count_are_named(tmp_path):
     with h5py.File(tmp_path / "d.h5", "w") as file:
         file["num_episodes"], file["version"] = 1, 2.0

@@ -607,15 +607,25 @@ def test_numbers_of_another_type_in_a_later_file(tmp_path):
     assert rows["reward"].tolist() == [0, 1, 0, 0.5]
 
 
+def labeled(*names):
+    features = {"a": {"names": names, "_type": "ClassLabel"}, "o": {"dtype": "float64", "_type": "Value"}}
+    return flagged().replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
 def test_class_labels_of_hugging_face_are_all_classes():
-    features = {
-        "a": {"names": ["left", "right", "up"], "_type": "ClassLabel"},
-        "o": {"dtype": "float64", "_type": "Value"},
-    }
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    roles = FLAGGED | {"obs": "a"}
-    info = open_reader(flagged().replace_schema_metadata(metadata), ReadOptions(columns=roles)).info()
+    info = open_reader(labeled("left", "right", "up"), ReadOptions(columns=FLAGGED | {"obs": "a"})).info()
     assert (info.action, info.observation, info.has_measured_bounds) == (spaces.Discrete(3), spaces.Discrete(3), False)
+
+
+def test_class_labels_in_another_order_are_named(tmp_path):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, names in zip(paths, (["left", "right"], ["right", "left"]), strict=True):
+        pa.parquet.write_table(labeled(*names), path)
+    reader = open_reader([*map(str, paths)], ReadOptions(columns=FLAGGED))
+    reader.info()
+    assert any("the parts differ in classes of action: left, right, right, left" in line for line in reader.remarks())
+    with pytest.raises(DataError, match="the files declare different classes of 'a'"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
 
 
 def test_a_folder_of_several_conversions_is_refused(tmp_path):

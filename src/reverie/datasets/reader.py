@@ -37,8 +37,9 @@ object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
 of an episode, which has no action."""
-ROBOT, FPS, TASK = "robot", "frames per second", "task"
-"""Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces."""
+ROBOT, FPS, TASK, CONTROLLER = "robot", "frames per second", "task", "controller"
+CLASSES = "classes of "
+"""Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces; the last is a beginning."""
 OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000

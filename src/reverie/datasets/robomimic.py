@@ -26,7 +26,16 @@ import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
-from reverie.datasets.reader import PROPENSITY, TASK, DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import (
+    CONTROLLER,
+    FPS,
+    PROPENSITY,
+    ROBOT,
+    TASK,
+    DatasetInfo,
+    ReadOptions,
+    to_bool_column,
+)
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
@@ -157,7 +166,13 @@ class RobomimicReader(EpisodeArraysReader):
             )
 
     def info(self) -> DatasetInfo:
-        text = {TASK: str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
+        settings = self.env_args.get("env_kwargs") or {}
+        robots = settings.get("robots") or ""
+        declared = {TASK: self.env_args.get("env_name"), FPS: settings.get("control_freq")}
+        declared |= {ROBOT: robots if isinstance(robots, str) else ", ".join(map(str, robots))}
+        controller = settings.get("controller_configs")
+        declared |= {CONTROLLER: json.dumps(controller)} if controller else {}
+        text = {title: str(value) for title, value in declared.items() if value}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

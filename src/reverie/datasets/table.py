@@ -34,7 +34,7 @@ from reverie.datasets.arrow_values import declared_axes, has_own_lengths, is_lis
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
-from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
+from reverie.datasets.reader import CLASSES, PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
@@ -162,8 +162,15 @@ class TableReader(TransitionsReader):
 
     def _use_class_labels(self) -> None:
         """Use the numbers of classes that Hugging Face's metadata declare, unless an option names others."""
-        declared = _label_classes(self.schema)
-        counts = {role: declared[str(name)] for role, name in self.roles.items() if str(name) in declared}
+        declared, *others = map(_label_names, self.schemas)
+        names = {role: declared[str(name)] for role, name in self.roles.items() if str(name) in declared}
+        for role in names:
+            if any(labels.get(str(self.roles[role])) != names[role] for labels in others):
+                raise DataError(
+                    f"{self.path}: the files declare different classes of '{self.roles[role]}': expected one list."
+                )
+        self.labels: dict[str, str] = {f"{CLASSES}{_column(role)}": ", ".join(labels) for role, labels in names.items()}
+        counts = {role: len(labels) for role, labels in names.items()}
         self.action_classes = counts.get("action")
         obs = {_column(role): count for role, count in counts.items() if _head(role) == "obs"}
         classes = {name.removeprefix("obs/") if "/" in name else "observation": count for name, count in obs.items()}
@@ -422,16 +429,16 @@ class TableReader(TransitionsReader):
         if self.action_classes:
             declared.setdefault("action", spaces.Discrete(self.action_classes))
         self.note_unread()
-        text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
+        text = {"a row is": "an episode" if self.has_episode_rows else "a transition"} | self.labels
         return self.infer_info(text=text, **declared)
 
 
-def _label_classes(schema: Any) -> dict[str, int]:
-    """Return the number of classes of each column that Hugging Face's metadata declare as class labels."""
+def _label_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that Hugging Face's metadata declare as class labels."""
     metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = metadata.get("info", {}).get("features", {})
     labels = {name: kind.get("names") for name, kind in features.items() if isinstance(kind, Mapping)}
-    return {name: len(names) for name, names in labels.items() if names and features[name]["_type"] == "ClassLabel"}
+    return {name: names for name, names in labels.items() if names and features[name]["_type"] == "ClassLabel"}
 
 
 def _head(role: str) -> str:
