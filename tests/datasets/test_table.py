@@ -598,6 +598,20 @@ def test_missing_files_and_columns_of_later_files_are_named(tmp_path):
     assert "left out: extra" in reader.remarks()
 
 
+def test_files_of_earlier_writes_are_not_read(tmp_path):
+    """Hugging Face lists its files in state.json; a Delta table has deleted rows."""
+    for name, table in (("00000-of-00001", flagged()), ("00000-of-00002", flagged().slice(0, 4))):
+        pa.parquet.write_table(table, tmp_path / f"data-{name}.parquet")
+    with pytest.raises(DataError, match="some of these are files of 1 and of 2: two writes left them"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
+    state = {"_data_files": [{"filename": "data-00000-of-00001.parquet"}]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert joined(open_reader(str(tmp_path), ReadOptions(columns=FLAGGED)).parts())["is_first"].sum() == 2
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(DataError, match="is a Delta table, whose folder also has deleted rows"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
+
+
 def test_numbers_of_another_type_in_a_later_file(tmp_path):
     """A CSV file of whole numbers has integers."""
     for number, reward in enumerate((1, 0.5)):

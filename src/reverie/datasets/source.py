@@ -79,16 +79,22 @@ def without_text(paths: Collection[Path]) -> Collection[Path]:
 def missing_files(paths: Collection[Path]) -> str:
     """Return a remark on files whose names count more of them, such as ``train-00000-of-00002``; "" if none is missing.
 
-    ``paths``: all files of a folder.
+    DataError if two writes left files with other counts.
     """
-    counted: dict[tuple[str, int], set[int]] = {}
+    counted: dict[str, dict[int, set[int]]] = {}
     for path in paths:
         if match := re.search(r"-(\d+)-of-(\d+)", path.name):
             name = (path.parent / path.name[: match.start()]).as_posix()
-            counted.setdefault((name, int(match[2])), set()).add(int(match[1]))
-    for (name, count), numbers in counted.items():
-        if len(numbers) < count:
-            return f"only {len(numbers):,} of the {count:,} files {name}-*-of-{count:05} are there: copy the others"
+            counted.setdefault(name, {}).setdefault(int(match[2]), set()).add(int(match[1]))
+    for name, numbers in counted.items():
+        if len(numbers) > 1:
+            counts = " and of ".join(f"{count:,}" for count in sorted(numbers))
+            raise DataError(
+                f"{name}-*: some of these are files of {counts}: two writes left them. Delete the older ones."
+            )
+        ((count, present),) = numbers.items()
+        if len(present) < count:
+            return f"only {len(present):,} of the {count:,} files {name}-*-of-{count:05} are there: copy the others"
     return ""
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.datasets.arrow import (
     TableChunk,
@@ -154,8 +155,8 @@ class TableReader(TransitionsReader):
         named = list(itertools.chain.from_iterable(map(_names, self.roles.values())))
         _check_schemas(schemas, named, path)
         self._check_declarations(schemas)
-        missing = missing_files(self.paths if path.is_dir() else ())
-        self.add_remark(missing, int(bool(missing)))
+        missing = missing_files(self.paths)
+        self.add_remark(missing, int(bool(missing) and path.is_dir()))
         self.action_classes: int | None = None
         """Number of classes of the action, as far as it is declared."""
         self._use_class_labels()
@@ -468,7 +469,15 @@ def _find_split_episodes(episode: np.ndarray, end: np.ndarray) -> tuple[np.ndarr
 
 def tables_in(path: Path) -> list[Path]:
     """Return the tables below a folder, sorted by number, except below names that begin with ".", "_" or "cache-"."""
+    if (path / "_delta_log").is_dir():
+        raise DataError(
+            f"{path} is a Delta table, whose folder also has deleted rows. Pass the table in Python, such as "
+            f'data=deltalake.DeltaTable("{path.name}").to_pyarrow_table(), or write it to a Parquet file.'
+        )
     tables = [p for p in path.rglob("*") if p.suffix.lower() in TableReader.suffixes and not p.is_dir()]
+    if (state := path / "state.json").is_file():  # Hugging Face's list of its files; earlier writes can leave others
+        listed = {str(entry.get("filename")) for entry in read_json(state).get("_data_files") or ()}
+        tables = [p for p in tables if p.name in listed or p.parent != path or not listed]
     visible = [p for p in tables if not any(n.startswith(("cache-", ".", "_")) for n in p.relative_to(path).parts)]
     return sorted(without_text(visible), key=natural_sort_key)
 
