@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -286,6 +287,34 @@ def test_joined_datasets_have_the_same_elements(tmp_path):
         "elements of obs/state differ: x, y and left, right",
     ):
         assert any(remark in line for line in reader.remarks()), remark
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [
+        (2, "films/{episode_chunk:03d}-{video_key}-{episode_index:06d}.mp4"),
+        (3, "films/{video_key}-{chunk_index}-{file_index:03d}.mp4"),
+    ],
+)
+def test_declared_paths_of_videos_are_used(tmp_path, version, path):
+    folder = lerobot(tmp_path / "d", version, LIVED)
+    plain = joined(open_reader(str(folder)).parts())
+    (folder / "films").mkdir()
+    for file in sorted((folder / "videos").rglob("*.mp4")):
+        number = int(re.findall(r"\d+", file.stem)[-1])
+        key = next(part for part in file.parts if part.startswith("observation"))
+        name = f"films/000-{key}-{number:06d}.mp4" if version == 2 else f"films/{key}-0-{number:03d}.mp4"
+        file.rename(folder / name)
+    changed(folder, video_path=path)
+    for name, values in joined(open_reader(str(folder)).parts()).items():
+        np.testing.assert_array_equal(values, plain[name])
+    for wrong, said in (
+        ("../{video_key}.mp4", "expected a path in this"),
+        ("{name}.mp4", "video_path = .* cannot be read"),
+    ):
+        changed(folder, video_path=wrong)
+        with pytest.raises(DataError, match=said):
+            list(open_reader(str(folder)).parts())
 
 
 def test_splits_undeclared_columns_and_names_of_one_part_are_named(tmp_path):
