@@ -337,6 +337,16 @@ def test_other_spaces_of_the_same_widths_are_refused(spaces, env_spaces, text, t
         import_sb3(file, lambda: Shaped(*env_spaces), run=tmp_path / "run")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_all_images_are_refused_as_images(dtype, tmp_path):
+    """As reverie recognizes them: of floats, and stacks."""
+    env = Shaped(4, 2)
+    shape = (4, 8, 8, 3) if dtype == np.uint8 else (8, 8, 3)
+    env.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+    with pytest.raises(ConfigError, match=r"has images of shape .*, which MlpPolicy flattens"):
+        import_sb3(SAVED / "ppo_cartpole.zip", lambda: env, run=tmp_path / "run")
+
+
 def test_abbreviated_bounds_are_compared():
     """NumPy writes three numbers at each end of arrays of more than a thousand."""
     low = np.linspace(-3, -1, 1200)

@@ -79,6 +79,10 @@ EXPECTED = (
     "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO, QRDQN, TQC or CrossQ, with "
     "MLPs. Import an agent of one of these."
 )
+FLATTENED = (
+    "observation_space has {}, which MlpPolicy flattens; reverie's networks read images with convolutions. Import an "
+    "agent that observes vectors."
+)
 NO_LAYERS = "net_arch = {}: reverie's networks have a hidden layer. Import an agent with one or more."
 CUSTOM_POLICY = (
     "its policy is a class of the module {}: expected one of Stable-Baselines3. It acts differently here if this class "
@@ -219,10 +223,7 @@ class SB3Archive:
         )
         shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+(?:, \d+)?\)), uint8\)", str(space.get("spaces")))
         if shapes:
-            raise ConfigError(
-                f"observation_space has uint8 images of shape {shapes[0]}, which MlpPolicy flattens; reverie's "
-                "networks read images with convolutions. Import an agent that observes vectors."
-            )
+            raise ConfigError(FLATTENED.format(f"uint8 images of shape {shapes[0]}"))
         is_plain = self.algorithm != "crossq" and "lstm_actor.weight_hh_l0" not in self.weights
         if "MultiBinary(" in str(space.get("spaces")) or (self.space("observation", "MultiBinary") and not is_plain):
             raise ConfigError(
@@ -277,8 +278,10 @@ def _size(kind: str, shape: Iterable[int], counts: str) -> int | tuple[int, ...]
 def _check_spaces(archive: SB3Archive, obs: ObsSpec, action: ActionSpec) -> None:
     """Raise ConfigError if the declared spaces have other parts than the environment's: widths can be equal by chance.
 
-    A whole observation or action has no key.
+    A whole observation or action has no key. Images are refused, too, as reverie recognizes them.
     """
+    if images := [part.shape for part in obs.values() if part.kind == "image"]:
+        raise ConfigError(FLATTENED.format(f"images of shape {images[0]}"))
     spaces: dict[str, Sizes] = {
         "observation": {
             key: part.classes if part.kind == "categorical" else part.width for key, part in without_mask(obs).items()
