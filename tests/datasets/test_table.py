@@ -125,9 +125,12 @@ def test_tables_that_cannot_be(tmp_path):
     (tmp_path / "twice.csv").write_text("x,x,a,r\n1,1,0,1\n")
     save(tmp_path / "mixed", {"x": [1.0], "a": [0], "r": [1.0]})
     pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "mixed/tasks.parquet")
+    save(tmp_path / "other", {"x": [1.0], "a": [0], "r": [1.0]})
+    pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "other/a.pq")  # the first one
     for name, said in {
         "head.csv": r"head\.csv has no rows, only column names: x, a, r",
         "twice.csv": r"twice\.csv has 2 columns called 'x'",
+        "other": r"other has tables of different columns: 1 such as .*a\.pq with task; 1 such as .* with x, a, r",
         "mixed": r"mixed has tables of different columns: 1 such as .* with x, a, r; 1 such as .*tasks.* with task",
     }.items():
         with pytest.raises(DataError, match=said):

@@ -100,7 +100,16 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".parquet", *TEXT_SUFFIXES)
+    suffixes: ClassVar[tuple[str, ...]] = (
+        ".arrow",
+        ".arrows",
+        ".feather",
+        ".ipc",
+        ".parquet",
+        ".parq",
+        ".pq",
+        *TEXT_SUFFIXES,
+    )
     has_final_steps: bool = False
     """See ``Transitions``."""
 
@@ -151,7 +160,8 @@ class TableReader(TransitionsReader):
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
-        _check_roles(self.roles, list(dict.fromkeys([*map(str, self.schema.names), *nested_names(self.schema)])), path)
+        present_names = [name for schema in self.schemas for name in [*map(str, schema.names), *nested_names(schema)]]
+        _check_roles(self.roles, list(dict.fromkeys(present_names)), path)
         named = list(itertools.chain.from_iterable(map(_names, self.roles.values())))
         _check_schemas(schemas, named, path)
         self._check_declarations(schemas)
