@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import read_file
 from reverie.core.images import plain_mode
@@ -47,7 +48,7 @@ from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, missing_files, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
-FEATURES = "features.json"
+FEATURES, INFO = "features.json", "dataset_info.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's mode for a number of 8-bit channels."""
 FLAT = "ragged_flat_values"
@@ -87,6 +88,8 @@ class RLDSReader(Reader):
         unused = [name for name in map(_column_name, features) if not (name in self.features and _is_read(name))]
         unused += [name for name in top if name != "steps"]
         self.add_remark(f"left out: {', '.join(unused)}", bool(unused))
+        self.declared: int | None = None
+        """Number of episodes that the description of the split declares."""
         self.shards: list[Path] = self._split_shards() if path.is_dir() else [path]
         for root, name in (("obs", "observation"), ("action", "action")):
             if not self._names(root):
@@ -100,6 +103,7 @@ class RLDSReader(Reader):
         split = "train" if "train" in shards else next(iter(shards), "")
         if len(shards) > 1:
             self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
+        self.declared = _declared_episodes(self.path / INFO, split)
         missing = missing_files(shards.get(split, ()))
         self.add_remark(missing, int(bool(missing)))
         if not shards:
@@ -109,6 +113,12 @@ class RLDSReader(Reader):
                 f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(file_names)}{file_names}. {advice}."
             )
         return shards[split]
+
+    def _note_episodes(self, count: int) -> None:
+        """Add a remark if the split has another number of episodes than its description declares."""
+        declared = self.declared or count
+        remark = f"{INFO} declares {declared:,} episodes, but there are {count:,}: copy the shards again"
+        self.add_remark(remark, int(count != declared))
 
     def _names(self, root: str) -> list[str]:
         return [name for name in self.features if name.partition("/")[0] == root]
@@ -184,8 +194,9 @@ class RLDSReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         obs_names, action_names, rewarded = self._names("obs"), self._names("action"), 0
-        early: Counter[str] = Counter()
+        early, count = Counter[str](), 0
         for episode in self._episodes([*obs_names, *action_names, *FLAGS]):
+            count += 1
             early["is_last"] += int(np.count_nonzero(episode.get("is_last", np.zeros(1))[:-1]))
             early["is_terminal"] += int(np.count_nonzero(episode["is_terminal"][:-1]))
             steps = num_steps(episode)
@@ -196,10 +207,18 @@ class RLDSReader(Reader):
             actions = {name: episode[name][:steps] for name in action_names}
             reward = episode["reward"][:steps].astype(np.float32)
             yield pad_episode(obs, actions, reward, terminal=episode["is_terminal"][-1])
+        self._note_episodes(count)
         self.add_remark(REWARDED_END, rewarded)
         self.add_remark(UNMARKED, int("is_terminal" not in self.features))
         for name, count in early.items():
             self.add_remark(EARLY_FLAGS.format(name), count)
+
+
+def _declared_episodes(file: Path, split: str) -> int | None:
+    """Return the number of episodes of a split in TFDS's description; None if it is unknown."""
+    splits = read_json(file).get("splits", []) if file.is_file() else []
+    lengths = next((part.get("shardLengths") for part in splits if part.get("name") == split), None)
+    return sum(map(int, lengths)) if lengths else None
 
 
 def num_steps(episode: Rows) -> int:
