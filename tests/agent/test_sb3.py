@@ -1,5 +1,6 @@
 """Agents that Stable-Baselines3 and sb3-contrib have trained and saved (``tools/record_sb3.py``) act here as there."""
 
+import contextlib
 import io
 import json
 import pickle
@@ -14,12 +15,34 @@ import pytest
 import torch
 
 import reverie
-from reverie.agent.import_sb3 import import_sb3
+from reverie.agent.import_sb3 import SB3Archive, _check_bounds, import_sb3
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import ActionPart, ActionSpec
 
 SAVED = Path(__file__).parents[1] / "golden" / "sb3"
 CASES = sorted(path.stem for path in SAVED.glob("*.zip"))
+
+
+def _space(kind, **fields):
+    """A space as Stable-Baselines3 declares it."""
+    return {":type:": f"<class 'gymnasium.spaces.x.{kind}'>", **fields}
+
+
+class Shaped(gymnasium.Env):
+    """Observations of a number of elements, or several of them by key; actions of these numbers of classes."""
+
+    def __init__(self, sizes, classes):
+        def box(size):
+            return gymnasium.spaces.Box(-1, 1, (size,))
+
+        parts = {key: box(size) for key, size in sizes.items()} if isinstance(sizes, dict) else {}
+        self.observation_space = gymnasium.spaces.Dict(parts) if parts else box(sizes)
+        is_one = isinstance(classes, int)
+        self.action_space = gymnasium.spaces.Discrete(classes) if is_one else gymnasium.spaces.MultiDiscrete(classes)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
 
 
 class Masked(gymnasium.Wrapper):
@@ -134,7 +157,7 @@ def saved_weights(name):
 
 
 def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
-    with pytest.raises(ConfigError, match=r"widths \[4, 8, 6, 2\], but this environment needs \[6, 8, 6, 3\]"):
+    with pytest.raises(ConfigError, match=r"observations of 4 numbers, but this environment's are of 6 numbers"):
         import_sb3(SAVED / "dqn_cartpole.zip", "Acrobot-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     (tmp_path / "x.zip").write_bytes(b"no zip")
@@ -297,6 +320,56 @@ def test_an_agent_of_a_rescaled_environment_is_imported_for_it(tmp_path):
     np.testing.assert_allclose(np.reshape(taken, expected.shape), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("spaces", "env_spaces", "text"),
+    [
+        ({"action_space": _space("MultiDiscrete", nvec="[2 3]")}, (4, [3, 2]), r"actions of \[2, 3\] classes"),
+        ({"action_space": _space("Discrete", n="5")}, (4, [3, 2]), r"actions of \[5\] classes"),
+        ({"action_space": _space("Box", _shape=[5])}, (4, [3, 2]), r"actions of 5 numbers"),
+        ({"observation_space": _space("Discrete", n=4)}, (4, 2), r"observations of \[4\] classes"),
+        ({"observation_space": _space("Dict", spaces="{'a': Box(-1.0, 1.0, (3,), float32), 'b': Discrete(1)}")},
+         ({"a": 2, "b": 2}, 2), r"of a: 3 numbers, b: \[1\] classes, but this environment's are of a: 2 numbers, b: 2"),
+    ],
+)  # fmt: skip
+def test_other_spaces_of_the_same_widths_are_refused(spaces, env_spaces, text, tmp_path):
+    file = edited("ppo_cartpole", tmp_path, spaces, {})
+    with pytest.raises(ConfigError, match=text):
+        import_sb3(file, lambda: Shaped(*env_spaces), run=tmp_path / "run")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_all_images_are_refused_as_images(dtype, tmp_path):
+    """As reverie recognizes them: of floats, and stacks."""
+    env = Shaped(4, 2)
+    shape = (4, 8, 8, 3) if dtype == np.uint8 else (8, 8, 3)
+    env.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+    with pytest.raises(ConfigError, match=r"has images of shape .*, which MlpPolicy flattens"):
+        import_sb3(SAVED / "ppo_cartpole.zip", lambda: env, run=tmp_path / "run")
+
+
+def test_abbreviated_bounds_are_compared():
+    """NumPy writes three numbers at each end of arrays of more than a thousand."""
+    low = np.linspace(-3, -1, 1200)
+    space = _space("Box", _shape=[1200], low=str(low), high=str(-low))
+    archive = SB3Archive({"action_space": space}, {"action_net.bias": low, "value_net.bias": low}, {})
+    for bound, is_refused in ((low, False), (np.full(1200, -1.0), True)):
+        part = ActionPart(kind="continuous", size=1200, low=tuple(bound), high=tuple(-bound))
+        with pytest.raises(ConfigError, match="trained with actions") if is_refused else contextlib.nullcontext():
+            _check_bounds(archive, ActionSpec(parts={"action": part}))
+
+
+def test_a_custom_policy_is_named(tmp_path, said):
+    policy = {"policy_class": {":type:": "<class 'abc.ABCMeta'>", "__module__": "my.policies"}}
+    import_sb3(edited("ppo_cartpole", tmp_path, policy, {}), "CartPole-v1", run=tmp_path / "run")
+    assert any("its policy is a class of the module my.policies" in line for line in said)
+
+
+def test_a_file_of_a_policy_alone_is_named(tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "policy.zip")
+    with pytest.raises(DataError, match=r"has no settings of an agent: expected the file of model\.save"):
+        import_sb3(tmp_path / "policy.zip", "CartPole-v1", run=tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", ["sac_pendulum", "td3_pendulum"])
 def test_other_bounds_of_a_scaled_policy_are_named(name, tmp_path, said):
     import_sb3(edited(name, tmp_path, {"action_space": RESCALED}, {}), "Pendulum-v1", run=tmp_path / "run")
@@ -405,3 +478,16 @@ def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):
         (tmp_path / "vecnormalize.pkl").write_bytes(content)
         with pytest.raises((ConfigError, DataError), match=told):
             import_sb3(file, "CartPole-v1", run=tmp_path / "no", vecnormalize=tmp_path / "vecnormalize.pkl")
+
+
+def test_observations_of_other_bounds_are_named(tmp_path, said):
+    """As with RescaleObservation. The suffix can be left out, as Stable-Baselines3 allows."""
+    for low, is_named in ((-1, True), (-2, False)):
+        space = _space("Box", _shape=[4], dtype="float32", low=str(np.full(4, low)), high="[2 2 2 2]")
+        edited("ppo_cartpole", tmp_path, {"observation_space": space}, {})
+        env = Shaped(4, 2)
+        env.observation_space = gymnasium.spaces.Box(-2, 2, (4,))
+        import_sb3(tmp_path / "edited", lambda env=env: env, run=tmp_path / f"run{low}")
+        named = "it was trained on observations with numbers in -1..2, but this environment's have numbers in -2..2"
+        assert any(named in line for line in said) == is_named
+        said.clear()

@@ -23,7 +23,7 @@ WINDOW = Window(batch=64, length=3)
 class Given:
     """Rows of episodes, in parts of some size."""
 
-    obs_spec, action_spec, label = OBS, ACTION, "somewhere"
+    obs_spec, action_spec, label, tags = OBS, ACTION, "somewhere", ()
 
     def __init__(self, lived=LIVED, block=4, announced=None):
         rows = expected(lived)

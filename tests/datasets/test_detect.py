@@ -1,5 +1,6 @@
 """Finding the format; several datasets as one; objects in memory."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from reverie.core.space_json import space_to_json
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
+from reverie.datasets.source import UTF_16
 from reverie.datasets.validate import validate
 
 
@@ -208,10 +210,18 @@ def test_what_is_no_data_is_refused(data):
         ("log.jsonl", r"it is JSON lines\. Convert it.*read_json\(\"log\.jsonl\"\), \"log\.parquet\""),
         ("log.bin", r"it is an SQLite database\. Convert it"),
         ("log.sqlite", r"it is an SQLite database\. Convert it.*sqlite3\.connect\(\"log\.sqlite\"\)"),
+        ("log.csv.gz", r"it is compressed with gzip\. Expand it.*: zcat log\.csv\.gz > log\.csv"),
+        ("zipped.csv", r"it is compressed with gzip\. Expand it"),
+        ("windows.csv", r"it is text in UTF-16\. Convert it.*iconv"),
+        ("log.json", r"it is JSON\. Convert it.*read_json\(\"log\.json\"\)"),
+        ("log.pkl", r"it is a pickle, which can run any code\. Write its arrays with numpy\.savez"),
+        ("log.npy", r"it is a single array\. Write its arrays"),
     ],
 )
 def test_files_that_another_library_converts(tmp_path, name, said):
-    (tmp_path / name).write_bytes(b"SQLite format 3\0" if name == "log.bin" else b'{"o": 1}\n')
+    zipped = gzip.compress(b"o,a\n")
+    heads = {"log.bin": b"SQLite format 3\0", "log.csv.gz": zipped, "zipped.csv": zipped, "windows.csv": UTF_16}
+    (tmp_path / name).write_bytes(heads.get(name, b'[{"o": 1}]\n'))
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(DataError, match=said):
             open_reader(str(path))

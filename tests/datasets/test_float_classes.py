@@ -56,9 +56,8 @@ def test_whole_numbers_are_classes_and_that_is_said(tmp_path, container):
 def test_other_numbers_are_not(actions, space):
     reader = open_reader(columns() | {"actions": actions})
     assert reader.info().action == space
-    assert any("treated as continuous" in line for line in reader.remarks()) == (
-        actions.ndim == 2 and actions.shape[1] > 1
-    )
+    is_named = (actions.ndim == 2 and actions.shape[1] > 1) or actions.max() == 400
+    assert any("treated as continuous" in line for line in reader.remarks()) == is_named
 
 
 def test_others_may_know_better(tmp_path):
@@ -73,10 +72,20 @@ def test_others_may_know_better(tmp_path):
     assert both.action == spaces.Box(-0.5, 4, (), np.float64)
 
 
-@pytest.mark.parametrize(("actions", "is_sparse"), [([7, 90, 193_609], True), (range(300), False), ([0, 5], False)])
-def test_sparse_ids_of_actions_are_named(actions, is_sparse):
-    actions = np.resize(np.array(actions), 300)
+@pytest.mark.parametrize(
+    ("actions", "remark"),
+    [
+        ([7, 90, 193_609], "are 3 different numbers up to 193,609"),
+        ([[7], [90], [193_609]], "are 3 different numbers up to 193,609"),
+        ([[0, 7], [1, 90], [2, 193_609]], "are 3 different numbers up to 193,609"),
+        ([7.0, 90.0, 193_609.0], "some of them 256 or more: they are treated as continuous"),
+        (range(300), ""), ([0, 5], ""), ([0.5, 300.0], ""),
+    ],
+)  # fmt: skip
+def test_sparse_ids_of_actions_are_named(actions, remark):
+    actions = np.array(actions)[np.arange(300) % len(actions)]
     data = {"observations": np.zeros((300, 1)), "actions": actions, "terminals": np.arange(300) % 30 == 29}
     reader = open_reader(data | {"rewards": np.ones(300)})
     reader.info()
-    assert any("are 3 different numbers up to 193,609" in line for line in reader.remarks()) == is_sparse
+    assert [line for line in reader.remarks() if remark in line] or not remark
+    assert remark or not any("different numbers" in line or "or more" in line for line in reader.remarks())

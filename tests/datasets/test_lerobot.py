@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -285,6 +286,46 @@ def test_joined_datasets_have_the_same_elements(tmp_path):
         "frames per second: 10, 30",
         "elements of obs/state differ: x, y and left, right",
     ):
+        assert any(remark in line for line in reader.remarks()), remark
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [
+        (2, "films/{episode_chunk:03d}-{video_key}-{episode_index:06d}.mp4"),
+        (3, "films/{video_key}-{chunk_index}-{file_index:03d}.mp4"),
+    ],
+)
+def test_declared_paths_of_videos_are_used(tmp_path, version, path):
+    folder = lerobot(tmp_path / "d", version, LIVED)
+    plain = joined(open_reader(str(folder)).parts())
+    (folder / "films").mkdir()
+    for file in sorted((folder / "videos").rglob("*.mp4")):
+        number = int(re.findall(r"\d+", file.stem)[-1])
+        key = next(part for part in file.parts if part.startswith("observation"))
+        name = f"films/000-{key}-{number:06d}.mp4" if version == 2 else f"films/{key}-0-{number:03d}.mp4"
+        file.rename(folder / name)
+    changed(folder, video_path=path)
+    for name, values in joined(open_reader(str(folder)).parts()).items():
+        np.testing.assert_array_equal(values, plain[name])
+    for wrong, said in (
+        ("../{video_key}.mp4", "expected a path in this"),
+        ("{name}.mp4", "video_path = .* cannot be read"),
+    ):
+        changed(folder, video_path=wrong)
+        with pytest.raises(DataError, match=said):
+            list(open_reader(str(folder)).parts())
+
+
+def test_splits_undeclared_columns_and_names_of_one_part_are_named(tmp_path):
+    first, second = (lerobot(tmp_path / name, 3, LIVED, videos=False) for name in "ab")
+    changed(first, names={"action": ["grip"]}, splits={"train": "0:1", "test": "1:2"})
+    table = next((first / "data").rglob("*.parquet"))
+    columns = pa.parquet.read_table(table)
+    pa.parquet.write_table(columns.append_column("force", pa.array(np.ones(len(columns)))), table)
+    reader = open_reader([str(first), str(second)])
+    list(reader.parts())
+    for remark in ("only 1 of 2 parts name the elements of action", "a: all splits are read: train, test", "force"):
         assert any(remark in line for line in reader.remarks()), remark
 
 

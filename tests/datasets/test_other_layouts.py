@@ -9,6 +9,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+import zarr
 from gymnasium import spaces
 from PIL import Image
 
@@ -197,6 +198,47 @@ def test_robomimic_that_cannot_be(demos):
         open_reader(demos).info()
 
 
+@pytest.mark.parametrize("name", ["rewards", "dones", "next_obs/eef", "obs/cameras/wrist"])
+def test_arrays_that_the_first_demo_lacks_are_named(tmp_path, name):
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for k in range(2):
+            demo = file.create_group(f"data/demo_{k}")
+            demo.attrs["num_samples"] = 4
+            demo["obs/eef"], demo["obs/cameras/top"], demo["actions"] = (
+                np.ones((3, 2)),
+                np.ones((3, 2)),
+                np.ones((3, 1)),
+            )
+        demo[name] = np.zeros(3)
+    with open_reader(tmp_path / "d.hdf5") as reader:
+        reader.info()
+        assert f"left out: {name}, which only 1 of 2 episodes have" in reader.remarks()
+        assert any("num_samples of an episode differs" in line for line in reader.remarks())
+
+
+def test_robots_that_differ_are_named(tmp_path):
+    for name, robot, rate in (("a", ["Panda"], 20), ("b", "Sawyer", 10)):
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo["obs/eef"], demo["actions"] = np.ones((3, 2)), np.ones((3, 1))
+            settings = {"robots": robot, "control_freq": rate, "controller_configs": {"type": robot}}
+            file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": settings})
+    with open_reader([str(tmp_path / "a.hdf5"), str(tmp_path / "b.hdf5")]) as reader:
+        assert reader.info().text["task"] == "Lift"
+        for remark in ("robot: Panda, Sawyer", "frames per second: 20, 10", "differ in controller"):
+            assert any(remark in line for line in reader.remarks()), remark
+
+
+def test_episodes_that_a_counter_does_not_count_are_named(tmp_path):
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["num_episodes"], file["version"] = 1, 2.0
+        for k in range(2):
+            file[f"observations_{k}"], file[f"actions_{k}"] = np.ones((3, 2)), np.ones((3, 1))
+            file[f"rewards_{k}"], file[f"terminated_{k}"] = np.ones((3, 1)), True
+    with open_reader(tmp_path / "d.h5") as reader:
+        assert any("has 2 episodes, but num_episodes is 1" in line for line in reader.remarks())
+
+
 def test_open_bandit(tmp_path):
     (tmp_path / "item_context.csv").write_text("item_id,item_feature_0\n0,0.5\n")
     (tmp_path / "men.csv").write_text(
@@ -287,7 +329,7 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
             DataError,
             "is encoded by pickle: expected",
         ),
-        ("b", lambda f: (f / "1.0").unlink(), DataError, "1 of 5 chunks are missing"),
+        ("b", lambda f: (f / "1.0").unlink() or _set(f, fill_value=None), DataError, "1 of 5 chunks are missing"),
         ("c", lambda f: (f / "1.0").unlink() or (f / "1.0").symlink_to("/etc/passwd"), DataError, "is a link"),
         ("d", lambda f: (f / "1.0").unlink() or os.mkfifo(f / "1.0"), RunError, "is not a regular file"),
         ("e", lambda f: _set(f, shape=[10**12, 2], chunks=[10**12, 2]), RunError, r"expands to [\d,]+"),
@@ -308,6 +350,47 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
     monkeypatch.setattr(files, "MAX_RATIO", 10)
     with pytest.raises(RunError, match=r"a\.zarr\.zip has .* and expands to"):
         open_reader(str(tmp_path / "a.zarr.zip"))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_chunks_of_zeros_that_zarr_does_not_store_are_zeros(tmp_path, version):
+    """A remark says so, since chunks can be lost, too. Flags are used, and groups are named."""
+    group = zarr.open_group(tmp_path, mode="w", zarr_format=version)
+    arrays = {"state": np.ones((6, 2)), "action": np.ones((6, 1)), "reward": np.float32([0, 0, 0, 0, 0, 1])}
+    for name, values in (arrays | {"done": np.arange(6) == 5, "camera/rgb": np.ones((6, 2))}).items():
+        group.create_array(f"data/{name}", data=values, chunks=(2, *values.shape[1:]))
+    group.create_array("meta/episode_ends", data=np.array([3, 6]))
+    with open_reader(str(tmp_path)) as reader:
+        rows = joined(reader.parts())
+        assert rows["reward"].tolist() == [0, 0, 0, 0, 0, 0, 1]
+        assert (rows["is_terminal"].sum(), "obs/done" in rows) == (1, False)
+        assert any("data/reward: some of 3 chunks are not stored: their values are 0" in r for r in reader.remarks())
+        assert "left out: camera, which are groups" in reader.remarks()
+
+
+@pytest.mark.parametrize("is_dreamer", [True, False])
+def test_observations_that_only_some_files_have_are_named(tmp_path, is_dreamer):
+    first, last = np.arange(3) == 0, np.arange(3) == 2
+    flags = {"is_first": first, "is_last": last} if is_dreamer else {"reset": first, "terminal": last}
+    arrays = {"vector": np.ones((3, 2)), "action": np.ones((3, 1)), "reward": np.ones(3)} | flags
+    names = [f"20260101T{k}-a-0-3" if is_dreamer else f"ep00000{k}_00000{k}-r3-0003" for k in range(3)]
+    saved(tmp_path / f"{names[0]}.npz", **arrays)
+    saved(tmp_path / f"{names[1]}.npz", **arrays, speed=np.ones(3))
+    with open_reader(str(tmp_path)) as reader:
+        assert len(joined(reader.parts())["reward"]) == 6
+        assert "left out: obs/speed, which the first file lacks" in reader.remarks()
+    del arrays["vector"]
+    saved(tmp_path / f"{names[2]}.npz", **arrays)
+    with open_reader(str(tmp_path)) as reader, pytest.raises(DataError, match=r"lacks obs/vector, which the first one"):
+        list(reader.parts())
+
+
+def test_files_of_an_episode_whose_shapes_differ_are_named(tmp_path):
+    for k in range(2):
+        with h5py.File(tmp_path / f"episode_{k}.hdf5", "w") as file:
+            file["observations/qpos"], file["action"] = np.ones((3, 2)), np.ones((3, 1 + k))
+    with pytest.raises(DataError, match=r"episode_1\.hdf5: action has shape \[2\], but \[1\] in .*episode_0\.hdf5"):
+        open_reader(str(tmp_path)).info()
 
 
 def _set(folder, **changes):

@@ -196,3 +196,28 @@ def test_a_label_is_a_discrete_action(tmp_path):
         path.rename(str(path).replace("tfrecord", "array_record"))
     with pytest.raises(DataError, match=r"no TFRecord shards, but .*array_record"):
         open_reader(str(tmp_path))
+
+
+def test_flags_that_are_missing_or_early_and_shards_that_are_missing_are_named(folder):
+    images = np.zeros((4, 4, 5, 3), np.uint8)
+    record = episode(images, [1.0, 1.0, 1.0, 0.0], terminal=False)
+    shard(folder, 0, record | {"steps/is_last": [0, 1, 0, 1], "steps/is_terminal": [0, 1, 0, 0]})
+    splits = [{"name": "train", "shardLengths": ["2", "3"]}]
+    (folder / "dataset_info.json").write_text(json.dumps({"splits": splits}))
+    with open_reader(str(folder)) as reader:
+        list(reader.parts())
+        for remark in (
+            "only 1 of the 2 files",
+            "declares 5 episodes, but there are 1",
+            "has is_last before its last step",
+            "has is_terminal before its last",
+        ):
+            assert any(remark in line for line in reader.remarks())
+    description = json.loads((folder / "features.json").read_text())
+    steps = description["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    del steps["is_terminal"], steps["is_last"]
+    (folder / "features.json").write_text(json.dumps(description))
+    shard(folder, 0, {name: values for name, values in record.items() if not name.startswith("steps/is_")})
+    with open_reader(str(folder)) as reader:
+        assert len(joined(reader.parts())["reward"]) == 4
+        assert any("there is no is_terminal" in line for line in reader.remarks())

@@ -1,6 +1,7 @@
 """Tables: roles of columns, ends of episodes, rows that are episodes."""
 
 import io
+import json
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ from formats import table_columns as columns
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
@@ -123,9 +125,12 @@ def test_tables_that_cannot_be(tmp_path):
     (tmp_path / "twice.csv").write_text("x,x,a,r\n1,1,0,1\n")
     save(tmp_path / "mixed", {"x": [1.0], "a": [0], "r": [1.0]})
     pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "mixed/tasks.parquet")
+    save(tmp_path / "other", {"x": [1.0], "a": [0], "r": [1.0]})
+    pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "other/a.pq")  # the first one
     for name, said in {
         "head.csv": r"head\.csv has no rows, only column names: x, a, r",
         "twice.csv": r"twice\.csv has 2 columns called 'x'",
+        "other": r"other has tables of different columns: 1 such as .*a\.pq with task; 1 such as .* with x, a, r",
         "mixed": r"mixed has tables of different columns: 1 such as .* with x, a, r; 1 such as .*tasks.* with task",
     }.items():
         with pytest.raises(DataError, match=said):
@@ -516,3 +521,160 @@ def test_files_that_are_counted_in_their_names_are_one_table(tmp_path):
     reader = open_reader(str(save(tmp_path / "d", steps, pieces=2)), ReadOptions(columns=IDS))
     assert joined(reader.parts())["is_first"].sum() == 1
     assert not any("has the id" in line for line in reader.remarks())
+
+
+def flagged(**changes):
+    """A table of two episodes of four steps, some of its columns replaced."""
+    steps = np.arange(8)
+    columns = {"o": steps / 2, "a": steps % 2, "r": np.ones(8), "user": steps // 4, "flag": steps % 4 == 3}
+    return pa.table(columns | changes)
+
+
+FLAGGED = IDS | {"terminal": "flag"}
+
+
+def runs(values):
+    import pyarrow.compute
+
+    return pyarrow.compute.run_end_encode(pa.array(values))
+
+
+VIEWS = pa.array(["x"] * 4 + ["y"] * 4, pa.string_view())
+LISTS = pa.array([[k / 2] for k in range(8)], pa.list_view(pa.float64()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"a": pa.array(np.arange(8) % 2).dictionary_encode(), "user": VIEWS},
+        {"a": runs(np.arange(8) % 2), "user": runs([0] * 4 + [1] * 4)},
+        {"r": pa.array([1] * 8).cast(pa.decimal128(20, 1)), "o": LISTS},
+    ],
+)
+def test_other_layouts_of_arrow_are_the_same_values(tmp_path, changes):
+    table = flagged(**changes)
+    with pa.ipc.new_file(str(tmp_path / "d.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    rows, plain = (
+        joined(open_reader(data, ReadOptions(columns=FLAGGED)).parts()) for data in (tmp_path / "d.arrow", flagged())
+    )
+    for name, values in plain.items():
+        np.testing.assert_array_equal(rows[name].reshape(values.shape), values)
+
+
+def test_images_as_binary_views(tmp_path):
+    images = np.random.default_rng(0).integers(0, 255, (8, 4, 5, 3)).astype(np.uint8)
+    table = flagged(o=pa.array([png(image) for image in images], pa.binary_view()))
+    with pa.ipc.new_file(str(tmp_path / "d.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    rows = joined(open_reader(tmp_path / "d.arrow", ReadOptions(columns=FLAGGED)).parts())
+    np.testing.assert_array_equal(rows["obs"][~rows["is_last"]], images)
+
+
+def png(image):
+    Image.fromarray(image).save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
+
+
+def test_bytes_that_are_no_images_are_named():
+    with pytest.raises(DataError, match=r"'o' has bytes that are no image from row 0 on.*Store arrays as lists"):
+        open_reader(flagged(o=[np.zeros(4).tobytes()] * 8), ReadOptions(columns=FLAGGED)).info()
+
+
+def test_an_episode_that_runs_into_the_next_file_is_named(tmp_path):
+    """A file for each run, whose end no column marks."""
+    for number in range(3):
+        pa.parquet.write_table(flagged().slice(0, 3 + number), tmp_path / f"run-{number}.parquet")
+    flags = {role: name for role, name in FLAGGED.items() if role != "episode"}
+    reader = open_reader(str(tmp_path), ReadOptions(columns=flags))
+    assert joined(reader.parts())["is_first"].sum() == 3
+    assert any("continues from run-0.parquet into run-1.parquet" in line for line in reader.remarks())
+    assert not any("run-1.parquet into" in line for line in reader.remarks())
+
+
+def test_missing_files_and_columns_of_later_files_are_named(tmp_path):
+    for number, table in ((0, flagged()), (2, flagged(extra=np.ones(8)))):
+        pa.parquet.write_table(table, tmp_path / f"train-{number:05}-of-00003.parquet")
+    reader = open_reader(str(tmp_path), ReadOptions(columns=IDS | {"end": "flag"}))
+    reader.info()
+    assert any("only 2 of the 3 files" in line for line in reader.remarks())
+    assert "left out: extra" in reader.remarks()
+
+
+def test_files_of_earlier_writes_are_not_read(tmp_path):
+    """Hugging Face lists its files in state.json; a Delta table has deleted rows."""
+    for name, table in (("00000-of-00001", flagged()), ("00000-of-00002", flagged().slice(0, 4))):
+        pa.parquet.write_table(table, tmp_path / f"data-{name}.parquet")
+    with pytest.raises(DataError, match="some of these are files of 1 and of 2: two writes left them"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
+    state = {"_data_files": [{"filename": "data-00000-of-00001.parquet"}]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert joined(open_reader(str(tmp_path), ReadOptions(columns=FLAGGED)).parts())["is_first"].sum() == 2
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(DataError, match="is a Delta table, whose folder also has deleted rows"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
+
+
+def test_numbers_of_another_type_in_a_later_file(tmp_path):
+    """A CSV file of whole numbers has integers."""
+    for number, reward in enumerate((1, 0.5)):
+        lines = [f"{number},{step}.5,{step % 2},{reward}" for step in range(2)]
+        (tmp_path / f"{number}.csv").write_text("\n".join(["user,o,a,r", *lines]))
+    rows = joined(open_reader(str(tmp_path), ReadOptions(columns=IDS)).parts())
+    assert rows["reward"].tolist() == [0, 1, 0, 0.5]
+
+
+def labeled(*names):
+    features = {"a": {"names": names, "_type": "ClassLabel"}, "o": {"dtype": "float64", "_type": "Value"}}
+    return flagged().replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def test_class_labels_of_hugging_face_are_all_classes():
+    info = open_reader(labeled("left", "right", "up"), ReadOptions(columns=FLAGGED | {"obs": "a"})).info()
+    assert (info.action, info.observation, info.has_measured_bounds) == (spaces.Discrete(3), spaces.Discrete(3), False)
+
+
+def test_class_labels_in_another_order_are_named(tmp_path):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, names in zip(paths, (["left", "right"], ["right", "left"]), strict=True):
+        pa.parquet.write_table(labeled(*names), path)
+    reader = open_reader([*map(str, paths)], ReadOptions(columns=FLAGGED))
+    reader.info()
+    assert any("the parts differ in classes of action: left, right, right, left" in line for line in reader.remarks())
+    with pytest.raises(DataError, match="the files declare different classes of 'a'"):
+        open_reader(str(tmp_path), ReadOptions(columns=FLAGGED))
+
+
+def test_a_folder_of_several_conversions_is_refused(tmp_path):
+    """Their vectors can have another order of elements."""
+    for number, names in enumerate((("o", "r"), ("r", "o"))):
+        with open_reader(flagged(), ReadOptions(columns=FLAGGED | {"obs": names})) as reader:
+            write_dataset(reader, str(tmp_path / f"both/{number}"), "parquet")
+    with pytest.raises(DataError, match=r"declares other columns, spaces or environments than .*Pass their paths as a"):
+        open_reader(str(tmp_path / "both"))
+
+
+def test_a_flag_that_is_early_since_steps_are_turned_is_named_by_their_order():
+    table = flagged(step=[3, 2, 1, 0] * 2, flag=[True, False, False, False] * 2)
+    with pytest.raises(DataError, match=r"'flag' ends an episode in row 0, but .*'step' does not grow.*sort the steps"):
+        open_reader(table, ReadOptions(columns=FLAGGED)).info()
+
+
+def test_ids_that_are_not_a_number_are_refused():
+    with pytest.raises(DataError, match=r"'user' is empty or NaN in some rows"):
+        open_reader(flagged(user=[0.0] * 4 + [np.nan] * 4), ReadOptions(columns=FLAGGED)).info()
+
+
+@pytest.mark.parametrize(
+    ("head", "separator", "comma"),
+    [("", ";", False), ("", ";", True), ("", "|", False), ("\ufeff# Monday\n", ",", False)],
+)
+def test_text_of_spreadsheets(tmp_path, head, separator, comma):
+    lines = [
+        separator.join(map(str, row))
+        for row in (("user", "o", "a", "r"), *((0, k + 0.5, k % 2, 1.5) for k in range(3)))
+    ]
+    text = "\n".join(lines)
+    (tmp_path / "d.csv").write_text(head + (text.replace(".", ",") if comma else text), encoding="utf-8")
+    rows = joined(open_reader(tmp_path / "d.csv", ReadOptions(columns=IDS)).parts())
+    assert (rows["obs"].tolist(), rows["reward"].tolist()) == ([0.5, 1.5, 2.5], [0, 1.5, 1.5])

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
 from reverie.core.files import check_expanded, open_zip, write_json
 from reverie.core.logger import logger
-from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict
+from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict, without_mask
 from reverie.datasets.source import reading
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
@@ -79,6 +79,15 @@ EXPECTED = (
     "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO, QRDQN, TQC or CrossQ, with "
     "MLPs. Import an agent of one of these."
 )
+FLATTENED = (
+    "observation_space has {}, which MlpPolicy flattens; reverie's networks read images with convolutions. Import an "
+    "agent that observes vectors."
+)
+NO_LAYERS = "net_arch = {}: reverie's networks have a hidden layer. Import an agent with one or more."
+CUSTOM_POLICY = (
+    "its policy is a class of the module {}: expected one of Stable-Baselines3. It acts differently here if this class "
+    "changes more than the sizes of networks"
+)
 NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
     "statistics (vecnormalize.pkl), --vecnormalize FILE, or --obs-mean and --obs-var"
@@ -99,11 +108,17 @@ class SB3Archive:
 
     @classmethod
     def load(cls, file: Path | str) -> SB3Archive:
-        """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling."""
+        """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling.
+
+        As in Stable-Baselines3, ".zip" can be left out.
+        """
+        file = file if Path(file).is_file() or not Path(f"{file}.zip").is_file() else f"{file}.zip"
         try:
             with open_zip(file) as opened, zipfile.ZipFile(opened) as zip_file:
-                data = json.loads(zip_file.read("data"))
                 names = zip_file.namelist()
+                if "data" not in names:
+                    raise DataError(f"{file} has no settings of an agent: expected the file of model.save.")
+                data = json.loads(zip_file.read("data"))
                 variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
                 tensors = [_read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
             return cls(data, *tensors)
@@ -182,8 +197,16 @@ class SB3Archive:
         match = re.search(r"\.(\w+)'>", self.policy_kwarg("activation_fn"))
         return match[1] if match else ""
 
+    def _note_policy(self) -> None:
+        """Warn if the class of the policy is not Stable-Baselines3's."""
+        policy = self.data.get("policy_class")
+        module = str(policy.get("__module__", "")) if isinstance(policy, dict) else ""
+        if module and module.partition(".")[0] not in ("stable_baselines3", "sb3_contrib"):
+            logger.warning(CUSTOM_POLICY.format(module))
+
     def check_inputs(self) -> None:
         """Raise ConfigError unless the networks read the observations themselves, concatenated in reverie's order."""
+        self._note_policy()
         chosen = self.policy_kwarg("features_extractor_class")
         if (eps := self.policy_kwarg("batch_norm_eps")) not in ("", str(BATCH_NORM_EPS)):
             raise ConfigError(f"batch_norm_eps = {eps}: expected {BATCH_NORM_EPS}.")
@@ -200,10 +223,7 @@ class SB3Archive:
         )
         shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+(?:, \d+)?\)), uint8\)", str(space.get("spaces")))
         if shapes:
-            raise ConfigError(
-                f"observation_space has uint8 images of shape {shapes[0]}, which MlpPolicy flattens; reverie's "
-                "networks read images with convolutions. Import an agent that observes vectors."
-            )
+            raise ConfigError(FLATTENED.format(f"uint8 images of shape {shapes[0]}"))
         is_plain = self.algorithm != "crossq" and "lstm_actor.weight_hh_l0" not in self.weights
         if "MultiBinary(" in str(space.get("spaces")) or (self.space("observation", "MultiBinary") and not is_plain):
             raise ConfigError(
@@ -224,6 +244,89 @@ def _of_pairs(values: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(values), values], 1).flatten(0, 1)
 
 
+Sizes = dict[str, int | tuple[int, ...]]
+"""Of each part of a space, by key: how many numbers it has, or the number of classes of each of its elements."""
+
+
+def _declared_sizes(space: Any) -> Sizes:
+    """Return the sizes of a space as Stable-Baselines3 declares it; empty if they are unknown."""
+    is_known = isinstance(space, dict) and "..." not in f"{space.get('nvec')} {space.get('spaces')}"  # abbreviated
+    kind = re.search(r"(\w+)'>$", str(space.get(":type:"))) if is_known else None
+    if kind and kind[1] != "Dict":
+        return {"": _size(kind[1], space.get("_shape") or (), str(space.get("nvec", space.get("n", ""))))}
+    text = str(space.get("spaces")) if kind else ""
+    keys = list(
+        re.finditer(r"'([^']*)'[:,] (\w+)\(", text)
+    )  # "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...))"
+    ends = [key.start() for key in keys[1:]] + [len(text)]
+    sizes: Sizes = {}
+    for key, end in zip(keys, ends, strict=False):  # none if unknown
+        arguments = text[key.end() : end].partition("start=")[0]
+        shape = re.search(r"\((\d*(?:, ?\d+)*),?\), \w+\)", arguments)
+        sizes[key[1]] = _size(key[2], map(int, re.findall(r"\d+", shape[1] if shape else "")), arguments)
+    return sizes
+
+
+def _size(kind: str, shape: Iterable[int], counts: str) -> int | tuple[int, ...]:
+    """Return the size of a space of this ``kind``; ``counts``: text with numbers of classes, or of binary elements."""
+    if kind == "Box":
+        return math.prod(shape)
+    numbers = tuple(map(int, re.findall(r"\d+", counts)))
+    return (2,) * math.prod(tuple(shape) or numbers) if kind == "MultiBinary" else numbers
+
+
+def _check_spaces(archive: SB3Archive, obs: ObsSpec, action: ActionSpec) -> None:
+    """Raise ConfigError if the declared spaces have other parts than the environment's: widths can be equal by chance.
+
+    A whole observation or action has no key. Images are refused, too, as reverie recognizes them.
+    """
+    if images := [part.shape for part in obs.values() if part.kind == "image"]:
+        raise ConfigError(FLATTENED.format(f"images of shape {images[0]}"))
+    spaces: dict[str, Sizes] = {
+        "observation": {
+            key: part.classes if part.kind == "categorical" else part.width for key, part in without_mask(obs).items()
+        },
+        "action": {key: part.classes or part.size for key, part in action.parts.items()},
+    }
+    for name, expected in spaces.items():
+        actual = _declared_sizes(archive.data.get(f"{name}_space"))
+        is_whole = "" in actual and len(expected) == 1
+        if actual and actual != (dict(zip(actual, expected.values(), strict=True)) if is_whole else expected):
+            raise ConfigError(
+                f"it was trained with {name}s of {_format_sizes(actual)}, but this environment's are of "
+                f"{_format_sizes(expected)}: pass the environment of its training, with its wrappers."
+            )
+
+
+def _format_sizes(sizes: Sizes) -> str:
+    texts = ((key, f"{n} numbers" if isinstance(n, int) else f"{list(n)} classes") for key, n in sizes.items())
+    return ", ".join(f"{key}: {text}" if key and len(sizes) > 1 else text for key, text in texts)
+
+
+def _note_obs_bounds(archive: SB3Archive, obs: ObsSpec) -> None:
+    """Warn if the finite bounds of observations differ from the environment's, as with a wrapper that rescales them."""
+    space, parts = archive.space("observation", "Box"), [*without_mask(obs).values()]
+    shown = [_shown_numbers(str(space.get(name)), parts[0].width) for name in ("low", "high")]
+    if len(parts) > 1 or not parts[0].declared_bounds or not all(shown):
+        return
+    low, high = min(shown[0].values()), max(shown[1].values())
+    bounds = f"{'numbers' if 'float' in str(space.get('dtype')) else 'integers'} in {low:g}..{high:g}"
+    if math.isfinite(low) and math.isfinite(high) and bounds != parts[0].declared_bounds:
+        logger.warning(
+            f"it was trained on observations with {bounds}, but this environment's have {parts[0].declared_bounds}: "
+            "pass the environment of its training, with its wrappers"
+        )
+
+
+def _shown_numbers(text: str, size: int) -> dict[int, float]:
+    """Return the numbers in the text of an array of this ``size`` by flat index; NumPy abbreviates long arrays."""
+    number = r"-?(?:inf|\d+\.?\d*(?:e[+-]?\d+)?)"
+    before, dots, after = text.partition("...")
+    first, last = re.findall(number, before), [] if "[" in after else re.findall(number, after)
+    indices = [*range(len(first)), *range(size - len(last), size)]
+    return dict(zip(indices, map(float, first + last), strict=True)) if dots or len(first) == size else {}
+
+
 def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
     """Compare the declared bounds of continuous actions with the environment's: a policy acts in their units.
 
@@ -231,14 +334,20 @@ def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
         ConfigError: they differ, and the policy is not scaled to the bounds.
     """
     space, (part, *_) = archive.space("action", "Box"), action.parts.values()
-    number = r"-?(?:inf|\d+\.?\d*(?:e[+-]?\d+)?)"
-    bounds = [np.array(re.findall(number, str(space.get(name))), np.float64) for name in ("low", "high")]
-    is_comparable = part.kind == "continuous" and all(len(bound) == part.size for bound in bounds)
-    if not is_comparable or np.allclose(bounds, [part.low, part.high], rtol=BOUNDS_RTOL, atol=1e-6):
+    if not space or not (part.low and part.high):
         return
-    low, high = ([*map(float, bound)] for bound in bounds)
-    env_bounds = f"from {list(part.low)} to {list(part.high)}"
-    problem = f"it was trained with actions from {low} to {high}, but this environment's are {env_bounds}"
+    shown = [_shown_numbers(str(space.get(name)), part.size) for name in ("low", "high")]
+    env_bounds = [
+        [bound[index] for index in numbers] for bound, numbers in zip((part.low, part.high), shown, strict=True)
+    ]
+    bounds = [[*numbers.values()] for numbers in shown]
+    if not all(bounds) or all(
+        np.allclose(*pair, rtol=BOUNDS_RTOL, atol=1e-6) for pair in zip(bounds, env_bounds, strict=True)
+    ):
+        return
+    low, high = bounds
+    limits = f"from {env_bounds[0]} to {env_bounds[1]}"
+    problem = f"it was trained with actions from {low} to {high}, but this environment's are {limits}"
     if archive.algorithm in ("ppo", "a2c"):
         wrapper = f'**{{"env.wrappers": ["rescale_action({low[0]:g}, {high[0]:g})"]}}'
         raise ConfigError(
@@ -306,7 +415,9 @@ def import_sb3(
         obs, action = flat.obs_spec, flat.action_spec
     finally:
         close_quietly(flat)
+    _check_spaces(archive, obs, action)
     _check_bounds(archive, action)
+    _note_obs_bounds(archive, obs)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)
@@ -368,7 +479,7 @@ def _hidden_units(archive: SB3Archive, name: str) -> tuple[int, ...]:
     """Return the widths of the policy's hidden layers; ConfigError if it has none."""
     hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc", "crossq") else -1]
     if not hidden:
-        raise ConfigError("net_arch = []: reverie's networks have a hidden layer. Import an agent with one or more.")
+        raise ConfigError(NO_LAYERS.format("[]"))
     return tuple(len(bias) for _, bias in hidden)
 
 
@@ -389,6 +500,8 @@ def _merge_valid(config: AlgorithmConfig, changes: Mapping[str, Any]) -> Algorit
 def _critics(archive: SB3Archive, name: str) -> dict[str, Any]:
     """Return the settings of critics of actions, and of a constant temperature."""
     *units, outputs = (len(bias) for _, bias in archive.layers("critic.qf0"))
+    if not units:
+        raise ConfigError(NO_LAYERS.format("dict(qf=[])"))
     changes: dict[str, Any] = {"networks.critic_units": tuple(units)}
     changes |= {"num_quantiles": outputs} if name == "tqc" else {}
     if name != "ddpg":
@@ -443,7 +556,7 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
         network.actor.log_std.copy_(archive.tensor("log_std") - half.log())
-    elif archive.space("action", "MultiBinary"):
+    elif archive.space("action", "MultiBinary") and len(actor[-1][1]) < action.width:  # MaskablePPO has pairs
         weight, bias = (_of_pairs(values) for values in actor[-1])
         actor[-1] = weight, bias
     _copy_weights(network.actor.body, actor)

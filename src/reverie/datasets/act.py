@@ -12,6 +12,7 @@ Final observations are not recorded. Source: github.com/tonyzhaozh/act, record_s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
+from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader
 
 OBSERVATIONS, ACTION, IMAGES = "observations", "action", "images/"
@@ -86,12 +88,17 @@ class ActReader(TransitionsReader):
             name.startswith(f"{OBSERVATIONS}/{IMAGES}") and len(self._file(self.paths[0]).dataset(name).shape) == 2
         )
 
+        expected_shape = self._file(self.paths[0]).dataset(name).shape[1:]
+
         def read_file(number: int, start: int, stop: int) -> np.ndarray:
             path = self.paths[number]
             column = self._file(path).column(name)
             if column.shape[0] != self.lengths[number]:
                 expected = f"expected {self.lengths[number]:,}, the number of actions"
                 raise DataError(f"{path}: {name} has {column.shape[0]:,} rows: {expected}.")
+            if number and not is_image and column.shape[1:] != expected_shape:
+                shapes = f"shape {list(column.shape[1:])}, but {list(expected_shape)} in {self.paths[0]}"
+                raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
             values = column.read(start, stop)
             return decode_images([bytes(row) for row in values], f"{path}: {name}", start) if is_image else values
 
@@ -104,11 +111,20 @@ class ActReader(TransitionsReader):
         sample = read(0, 1)
         return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, read)
 
+    def _times(self, name: str) -> np.ndarray:
+        """Return an array of all files with one number for each step, ``[n]``; empty if there is none."""
+        shapes = [self._file(path).dataset(name).shape for path in self.paths]
+        if any(math.prod(shape) != length for shape, length in zip(shapes, self.lengths, strict=True)):
+            return np.empty(0)
+        return self._column(name).read(0, int(self.edges[-1])).reshape(-1)
+
     @cached_property
     def transitions(self) -> Transitions:
         end = np.zeros(self.edges[-1], bool)
         end[self.edges[1:] - 1] = True
         self.add_remark(UNMARKED)
+        others = [name for name in self.names if not name.startswith(f"{OBSERVATIONS}/{IMAGES}")]
+        note_disorder(self, others, self._times, end)
         prefix = f"{OBSERVATIONS}/"
         reward = next((name for name in REWARDS if name in self.names), None)
         return Transitions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import check_expanded
 from reverie.datasets.arrow_index import read_arrow_file
-from reverie.datasets.arrow_values import arrow_to_numpy
+from reverie.datasets.arrow_values import arrow_to_numpy, to_plain
 from reverie.datasets.source import TEXT_SUFFIXES, import_optional, import_pyarrow, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
@@ -54,11 +55,13 @@ def open_table(file: Path, text: Iterable[str] = ()) -> tuple[Any, list[TableChu
     ``text``: columns of CSV files that are read as text, even if they look like numbers.
     """
     with reading(file):
-        if (suffix := file.suffix.lower()) in TEXT_SUFFIXES:
+        if file.suffix.lower() in TEXT_SUFFIXES:
             csv = import_optional("pyarrow.csv", "arrow")
-            options = csv.ReadOptions(skip_rows=_comment_lines(file))
-            parse = csv.ParseOptions(delimiter=TEXT_SUFFIXES[suffix])
-            types = csv.ConvertOptions(column_types=dict.fromkeys(text, import_pyarrow().string()))
+            comments, delimiter, point = _text_dialect(file)
+            options = csv.ReadOptions(skip_rows=comments)
+            parse = csv.ParseOptions(delimiter=delimiter)
+            columns = dict.fromkeys(text, import_pyarrow().string())
+            types = csv.ConvertOptions(column_types=columns, decimal_point=point)
             return table_pieces(csv.read_csv(file, options, parse, types), str(file))
         if _is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
@@ -69,13 +72,24 @@ def open_table(file: Path, text: Iterable[str] = ()) -> tuple[Any, list[TableChu
         return table_pieces(read_arrow_file(file), str(file))
 
 
-def _comment_lines(file: Path) -> int:
-    """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
-    with io.TextIOWrapper(open_data(file), encoding="utf-8", errors="replace") as stream:
-        for number, line in enumerate(stream):
-            if not line.startswith("#") or TEXT_SUFFIXES[file.suffix.lower()] in line.partition("{")[0]:
-                return number
-    return 0
+def _text_dialect(file: Path) -> tuple[int, str, str]:
+    """Return the number of comment lines before the header of a CSV file, its separator, and its decimal point.
+
+    Comments begin with # and are no names of columns. Spreadsheets in many languages separate columns by semicolons,
+    since they write decimal commas.
+    """
+    delimiter, comments = TEXT_SUFFIXES[file.suffix.lower()], 0
+    with io.TextIOWrapper(open_data(file), encoding="utf-8-sig", errors="replace") as stream:
+        for line in stream:
+            if not line.startswith("#") or delimiter in line.partition("{")[0]:
+                break
+            comments += 1
+        else:
+            return 0, delimiter, "."
+        if delimiter not in line:
+            delimiter = next((mark for mark in ";\t|" if mark in line), delimiter)
+        has_commas = delimiter != "," and re.search(rf"(^|{re.escape(delimiter)})\"?-?\d+,\d", next(stream, ""))
+    return comments, delimiter, "," if has_commas else "."
 
 
 def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
@@ -91,6 +105,26 @@ def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
             if name not in schema.names:
                 pieces = [piece._replace(column=partial(_or_constant, piece, name, value)) for piece in pieces]
                 tables[file] = schema.append(arrow.field(name, value.type)), pieces
+
+
+def unify_numbers(tables: dict[Path, tuple[Any, list[TableChunk]]], names: Iterable[str]) -> None:
+    """Give number columns ``names`` the same type in all tables, in place: a file of whole numbers has integers."""
+    types = import_pyarrow().types
+    for name in names:
+        kinds = [
+            schema.field(name).type for schema, pieces in tables.values() if pieces and schema.names.count(name) == 1
+        ]
+        if len(set(kinds)) < 2 or not all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
+            continue
+        kind = import_pyarrow().from_numpy_dtype(np.result_type(*(kind.to_pandas_dtype() for kind in kinds)))
+        for file, (schema, pieces) in tables.items():
+            pieces = [piece._replace(column=partial(_or_cast, piece, name, kind)) for piece in pieces]
+            if (index := schema.get_field_index(name)) >= 0:
+                tables[file] = schema.set(index, schema.field(index).with_type(kind)), pieces
+
+
+def _or_cast(piece: TableChunk, name: str, kind: Any, column: str) -> Any:
+    return piece.column(column).cast(kind) if column == name else piece.column(column)
 
 
 def _or_constant(piece: TableChunk, name: str, value: Any, column: str) -> Any:
@@ -176,7 +210,7 @@ class TableColumn:
         with reading(f"{piece.label}: '{self.name}'"):
             array = piece.column(self.name)
             array.validate(full=True)  # reading beyond the end of a buffer would abort the process
-            return array
+            return to_plain(array)
 
     def _piece(self, piece: int) -> Any:
         array = self._read_piece(self.pieces[piece])
@@ -192,12 +226,19 @@ class TableColumn:
 
     def times(self) -> np.ndarray:
         """Return times or numbers as numbers ``[n]``; empty if the column has neither, or lacks some."""
-        array = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
-        types = self.arrow.types
-        if types.is_temporal(array.type):
-            array = array.cast(self.arrow.int64(), safe=False) if types.is_timestamp(array.type) else array[:0]
-        is_number = types.is_integer(array.type) or types.is_floating(array.type)
-        return array.to_numpy() if is_number and not array.null_count else np.empty(0)
+        arrow = self.arrow
+        array = arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
+        types = arrow.types
+        if types.is_string(array.type) or types.is_large_string(array.type):
+            for zone in (None, "UTC"):
+                with contextlib.suppress(arrow.ArrowInvalid):
+                    array = array.cast(arrow.timestamp("ns", zone))
+        if types.is_time(array.type) or types.is_decimal(array.type):
+            is_time = types.is_time(array.type)
+            array = array.cast(arrow.time64("ns")).cast(arrow.int64()) if is_time else array.cast(arrow.float64())
+        values: np.ndarray = np.asarray(array.to_numpy())
+        is_number = values.dtype.kind in "iufmM" and not array.null_count
+        return values.astype(np.float64 if values.dtype.kind == "f" else np.int64) if is_number else np.empty(0)
 
     def category_codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
@@ -206,16 +247,11 @@ class TableColumn:
         column = self.arrow.chunked_array([part.storage for part in parts] if is_extension else parts)
         if column.null_count:
             raise DataError(f"{self.label} has no value in {column.null_count:,} rows: expected one in each.")
-        if self.arrow.types.is_dictionary(column.type):
-            values = [self.arrow.array(chunk.dictionary.to_pylist()) for chunk in column.chunks]  # text views of Polars
-            column = self.arrow.chunked_array(
-                [v.take(chunk.indices) for v, chunk in zip(values, column.chunks, strict=True)]
-            )
         coded = column.dictionary_encode().unify_dictionaries()
         codes = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
         names = coded.chunk(0).dictionary.to_pylist()
-        if "" in names:  # a missing value of a CSV file
-            raise DataError(f"{self.label} is empty in some rows: expected a value in each.")
+        if "" in names or any(name != name for name in names):  # a missing value of a CSV file, or NaN
+            raise DataError(f"{self.label} is empty or NaN in some rows: expected a value in each.")
         return np.concatenate(codes), names
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import read_file
 from reverie.core.images import open_image
-from reverie.datasets.source import import_pyarrow
+from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.transitions import LazyColumn
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -21,8 +21,31 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".we
 
 def is_list(arrow: Any, kind: Any) -> bool:
     """Return whether the values of an Arrow type are lists."""
+    return has_own_lengths(arrow, kind) or bool(arrow.types.is_fixed_size_list(kind))
+
+
+def has_own_lengths(arrow: Any, kind: Any) -> bool:
+    """Return whether the values of an Arrow type are lists of any lengths."""
     types = arrow.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    names = ("list", "large_list", "list_view", "large_list_view")
+    return any(getattr(types, f"is_{name}")(kind) for name in names)
+
+
+def to_plain(array: Any) -> Any:
+    """Return an array in Arrow's plain layout: dictionaries, runs of equal values and views are only other layouts."""
+    arrow = import_pyarrow()
+    kind, types = array.type, arrow.types
+    if types.is_dictionary(kind):
+        return to_plain(array.dictionary).take(array.indices)
+    if types.is_run_end_encoded(kind):
+        return to_plain(import_optional("pyarrow.compute", "arrow").run_end_decode(array))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):  # Arrow 26 casts them with a wrong last offset
+        lengths = import_optional("pyarrow.compute", "arrow").list_value_length(array).fill_null(0)
+        offsets = np.append(0, np.cumsum(lengths.to_numpy(zero_copy_only=False)))
+        return arrow.LargeListArray.from_arrays(arrow.array(offsets, arrow.int64()), array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return array.cast(arrow.large_string() if types.is_string_view(kind) else arrow.large_binary())
+    return array
 
 
 def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0, folder: Path | None = None) -> np.ndarray:
@@ -31,9 +54,12 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0, folder: Pat
     Lists become dimensions; compressed images are decoded, and read if the table has only their paths in ``folder``.
     Only floats may be missing: they become NaN. ``label`` and ``row``, the number of the first one, are for messages.
     """
-    kind, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
         return arrow_to_numpy(arrow, array.storage, label, row, folder)
+    array = to_plain(array)
+    if arrow.types.is_decimal(array.type):
+        array = array.cast(arrow.float64())
+    kind, types = array.type, arrow.types
     if array.null_count and not types.is_floating(kind):
         raise DataError(f"{label} has no value in some rows: expected one in each.")
     if (images := _images_in(arrow, array)) is not None:
@@ -63,7 +89,8 @@ def _images_in(arrow: Any, array: Any) -> list[Mapping[str, Any] | None] | None:
         return images
     if types.is_binary(kind) or types.is_large_binary(kind):
         return [{"bytes": content} for content in array.to_pylist()]
-    if types.is_string(kind) and len(array) and Path(array[0].as_py()).suffix.lower() in IMAGE_SUFFIXES:
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    if is_text and len(array) and Path(array[0].as_py()).suffix.lower() in IMAGE_SUFFIXES:
         return [{"path": path} for path in array.to_pylist()]
     return None
 
@@ -89,7 +116,15 @@ def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
 
     They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
     """
-    pictures = [open_image(image) for image in images]
+    from PIL import UnidentifiedImageError
+
+    try:
+        pictures = [open_image(image) for image in images]
+    except UnidentifiedImageError:
+        raise DataError(
+            f"{label} has bytes that are no image from row {row:,} on: expected files such as PNG or JPEG. Store "
+            "arrays as lists of numbers."
+        ) from None
     kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
     if odd := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
         raise DataError(f"{label} has {kinds[odd]} in row {row + odd:,}, but {kinds[0]} before: expected one kind.")

@@ -16,12 +16,23 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import IS_INTERVENTION, ObsSpec, spec_to_dict
 from reverie.datasets.dataset_env import user_wrappers
-from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import (
+    CLASSES,
+    CONTROLLER,
+    FPS,
+    PROPENSITY,
+    ROBOT,
+    TASK,
+    DatasetInfo,
+    Reader,
+    ReadOptions,
+    Space,
+)
 
 ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
 """Settings of the environment that determine the meaning of its rows."""
-APART = (ROBOT, FPS, TASK)
+APART = (ROBOT, FPS, TASK, CONTROLLER)
 """Texts of ``DatasetInfo`` that should be the same in all parts."""
 
 
@@ -148,7 +159,9 @@ class ConcatReader(Reader):
 
     def _common_text(self, infos: Sequence[DatasetInfo], text: Mapping[str, str]) -> dict[str, str]:
         """Return the texts of the first part, ``text``, with all tasks, and without what differs, which is named."""
-        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in APART}
+        labels = [title for info in infos for title in info.text if title.startswith(CLASSES)]
+        titles = dict.fromkeys([*APART, *labels])
+        texts = {title: list(dict.fromkeys(info.text.get(title, "unknown") for info in infos)) for title in titles}
         for title, values in texts.items():
             self.add_remark(f"the parts differ in {title}: {', '.join(values)}", int(len(values) > 1))
         tasks = "; ".join(sorted(self.tasks()))
@@ -170,6 +183,12 @@ class ConcatReader(Reader):
                     )
                 remark = f"the names of the elements of {column} differ: {', '.join(names)} and {', '.join(expected)}"
                 self.add_remark(remark, int(names != expected))
+        named = [column for info in infos for column in info.element_names]
+        for column in dict.fromkeys(named):
+            remark = (
+                f"only {named.count(column)} of {len(infos)} parts name the elements of {column}: one order is assumed"
+            )
+            self.add_remark(remark, int(named.count(column) < len(infos)))
         items = [item for info in infos for item in info.element_names.items()]
         return {
             column: names for column, (_, names) in owners.items() if all(n == names for c, n in items if c == column)

@@ -30,6 +30,8 @@ from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nonde
 from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
 from reverie.datasets.options import Subset
 from reverie.datasets.reader import (
+    CLASSES,
+    CONTROLLER,
     FPS,
     PROPENSITY,
     ROBOT,
@@ -162,7 +164,8 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
 
 def _note_texts(reader: Reader, info: DatasetInfo, to: str) -> None:
     """Add a remark on what describes a robot's data and has no place in the format ``to``."""
-    if lost := [title for title in (ROBOT, FPS, "tasks", "masks") if title in info.text and (to, title) not in TEXTS]:
+    known = (ROBOT, FPS, CONTROLLER, "tasks", "masks", *(title for title in info.text if title.startswith(CLASSES)))
+    if lost := [title for title in known if title in info.text and (to, title) not in TEXTS]:
         reader.add_remark(f"the format {to} does not store the {', '.join(lost)}")
 
 

@@ -27,6 +27,7 @@ from reverie.datasets.transitions import LazyColumn, Transitions, without_axis
 
 NUM_EPISODES = "num_episodes"
 COUNTERS = ("version", "columns")
+MORE_EPISODES = "the file has {:,} episodes, but num_episodes is {:,}: the others are left out"
 
 
 class D3rlpyReader(EpisodeArraysReader):
@@ -39,6 +40,8 @@ class D3rlpyReader(EpisodeArraysReader):
         super().__init__(path, options)
         with self.file:
             numbers = range(int(self.file.dataset(NUM_EPISODES)[()]))
+            stored = sum(name.startswith("rewards_") for name in self.file.handle)
+            self.add_remark(MORE_EPISODES.format(stored, len(numbers)), int(stored > len(numbers)))
             stems = {re.sub(r"(_\d+)+$", "", name) for name in self.file.handle}
             if unused := sorted(stems - {"observations", "actions", "rewards", "terminated", NUM_EPISODES, *COUNTERS}):
                 self.add_remark(f"left out: {', '.join(unused)}")

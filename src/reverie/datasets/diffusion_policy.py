@@ -6,10 +6,12 @@ No code from files runs.
 |---|---|---|
 | `data/action` | `[n, A]` | actions |
 | `data/reward` or `data/rewards` | `[n]` | rewards; optional |
+| `data/done`, `dones`, `terminal` or `terminals` | `[n]` | whether the episode terminated; optional |
 | `data/KEY` | `[n, ...]` | the observation `KEY` before each action |
 | `meta/episode_ends` | `[episodes]` | the number of steps up to the end of each episode |
 
-Arrays can have more rows than the last end, which are not used. Final observations are not recorded. Source:
+Arrays can have more rows than the last end, which are not used. Zarr does not store chunks in which all values are the
+array's fill value; they are read as Zarr reads them, with a remark. Final observations are not recorded. Source:
 github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer.py.
 """
 
@@ -30,12 +32,15 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size, open_zip
 from reverie.datasets.act import REWARDS, UNMARKED
-from reverie.datasets.reader import DatasetInfo, ReadOptions
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, reading
-from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader
+from reverie.datasets.time_order import note_disorder
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, TransitionsReader
 
 ENDS, DATA = "meta/episode_ends", "data"
 METADATA = (".zarray", "zarr.json")
+DONES = ("done", "dones", "terminal", "terminals")
+UNSTORED = "{}: some of {} chunks are not stored: their values are {}, as written, or the folder is incomplete"
 CODECS = frozenset({
     "blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "crc32c", "bytes", "transpose",
 })  # fmt: skip
@@ -56,7 +61,10 @@ class DiffusionPolicyReader(TransitionsReader):
     def __init__(self, path: Path, options: ReadOptions | None = None) -> None:
         super().__init__(path, options)
         self.files: ZarrFiles = ZarrFolder(path) if path.is_dir() else ZarrArchive(path)
-        names = self.files.array_names(DATA)
+        parts = self.files.children(DATA)
+        names = [part for part in parts if self.files.is_array(f"{DATA}/{part}")]
+        if groups := [part for part in parts if part not in names]:
+            self.add_remark(f"left out: {', '.join(groups)}, which are groups")
         if "action" not in names:
             raise DataError(f"{path}: data has {', '.join(names) or 'nothing'}: expected action and observations.")
         with reading(path):
@@ -85,8 +93,9 @@ class DiffusionPolicyReader(TransitionsReader):
         if array.dtype.kind not in "biuf":
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
         check_expanded(folder, stored, array.nbytes)
-        if missing:  # Zarr would read zeros
+        if missing and array.fill_value is None:
             raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. Copy the folder again.")
+        self.add_remark(UNSTORED.format(name, array.nchunks, array.fill_value), missing)
         return array
 
     def _column(self, name: str) -> LazyColumn:
@@ -109,15 +118,19 @@ class DiffusionPolicyReader(TransitionsReader):
     def transitions(self) -> Transitions:
         end = np.zeros(self.total, bool)
         end[self.ends[self.ends > 0] - 1] = True
-        self.add_remark(UNMARKED)
-        reward = next((name for name in REWARDS if name in self.arrays), None)
+        reward, done = (next((n for n in names if n in self.arrays), None) for names in (REWARDS, DONES))
+        flags = to_bool_column(self.arrays[done][: self.total], f"{self.path}: {done}") if done else np.zeros_like(end)
+        self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(flags & ~end)))
+        self.add_remark(UNMARKED, int(not done))
+        note_disorder(self, self.arrays, lambda name: np.squeeze(self.arrays[name][: self.total]), end)
+        obs_names = [name for name in self.arrays if name not in ("action", *REWARDS, done)]
         return Transitions(
-            obs={f"obs/{name}": self._column(name) for name in self.arrays if name not in ("action", *REWARDS)},
+            obs={f"obs/{name}": self._column(name) for name in obs_names},
             next_obs={},
             action={"action": self._column("action")},
             reward=self._column(reward) if reward else None,
             end=end,
-            terminal=np.zeros_like(end),
+            terminal=flags & end,
             reader=self,
         )
 
@@ -131,9 +144,19 @@ class ZarrFiles(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def is_array(self, name: str) -> bool:
+        """Return whether a member of a group is an array, not a group."""
+        return self.has_file(f"{name}/.zarray") or (
+            self.has_file(f"{name}/zarr.json") and self.metadata(name).get("node_type") != "group"
+        )
+
     @abstractmethod
-    def array_names(self, group: str) -> list[str]:
-        """Return the sorted names of the arrays in a group."""
+    def children(self, group: str) -> list[str]:
+        """Return the sorted names of the members of a group."""
+
+    @abstractmethod
+    def has_file(self, name: str) -> bool:
+        """Return whether there is a file."""
 
     @abstractmethod
     def stored_bytes(self, name: str) -> int:
@@ -151,9 +174,11 @@ class ZarrFiles(ABC):
 class ZarrFolder(ZarrFiles):
     """Files in a folder."""
 
-    def array_names(self, group: str) -> list[str]:
-        parts = sorted((self.path / group).iterdir())
-        return [part.name for part in parts if any((part / name).is_file() for name in METADATA)]
+    def children(self, group: str) -> list[str]:
+        return sorted(part.name for part in (self.path / group).iterdir() if part.is_dir())
+
+    def has_file(self, name: str) -> bool:
+        return (self.path / name).is_file()
 
     def stored_bytes(self, name: str) -> int:
         return sum(_check_file(entry) for entry in _files_in(self.path / name))
@@ -173,9 +198,12 @@ class ZarrArchive(ZarrFiles):
         with open_zip(path) as file, zipfile.ZipFile(file) as archive:  # not one that expands without limit
             self.entries: dict[str, zipfile.ZipInfo] = {entry.filename: entry for entry in archive.infolist()}
 
-    def array_names(self, group: str) -> list[str]:
-        parts = (name.split("/") for name in sorted(self.entries) if name.startswith(f"{group}/"))
-        return [part[-2] for part in parts if len(part) == group.count("/") + 3 and part[-1] in METADATA]
+    def children(self, group: str) -> list[str]:
+        inside = (name.removeprefix(f"{group}/") for name in self.entries if name.startswith(f"{group}/"))
+        return sorted({name.partition("/")[0] for name in inside if "/" in name})
+
+    def has_file(self, name: str) -> bool:
+        return name in self.entries
 
     def stored_bytes(self, name: str) -> int:
         return sum(entry.compress_size for file, entry in self.entries.items() if file.startswith(f"{name}/"))

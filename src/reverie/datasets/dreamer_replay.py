@@ -119,7 +119,7 @@ class DreamerReader(Reader):
         names = [n for n in arrays if n not in NOT_OBSERVED and not n.startswith(NOT_OBSERVED_PREFIXES)]
         if unused := sorted(arrays.keys() - {*names, *FLAGS, "action", "reward"}):
             self.add_remark(f"left out: {', '.join(unused)}")
-        return {f"obs/{name}": arrays[name] for name in names}
+        return self.common_columns({f"obs/{name}": arrays[name] for name in names})
 
     def parts(self) -> Iterator[Rows]:
         missing = unfinished = 0

@@ -17,22 +17,41 @@ from reverie.datasets.in_memory import OBJECT, DataLike, data_path, open_in_memo
 from reverie.datasets.minari import local_names, minari_path
 from reverie.datasets.ogbench import PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions
-from reverie.datasets.source import Source, natural_sort_key, reading, without_text
+from reverie.datasets.source import GZIP, UTF_16, Source, natural_sort_key, reading, without_text
 
+CONVERT = "Convert it, and pass the copy: "
 JSON_LINES = (
     "JSON lines",
-    'import pyarrow.json, pyarrow.parquet as p; p.write_table(pyarrow.json.read_json("{}"), "{}")',
+    CONVERT + "python -c 'import pyarrow.json, pyarrow.parquet as p; "
+    'p.write_table(pyarrow.json.read_json("{}"), "{}")\'',
 )
 SQLITE = (
     "an SQLite database",
-    'import pandas, sqlite3; pandas.read_sql("select * from TABLE order by EPISODE, STEP", '
-    'sqlite3.connect("{}")).to_parquet("{}")',
+    CONVERT + "python -c 'import pandas, sqlite3; "
+    'pandas.read_sql("select * from TABLE order by EPISODE, STEP", sqlite3.connect("{}")).to_parquet("{}")\'',
+)
+AS_ARRAYS = (
+    "Write its arrays with numpy.savez under the names observations, actions, rewards, terminals and timeouts, one "
+    "value for each step, and pass this file"
 )
 CONVERSIONS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), JSON_LINES),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db"), SQLITE),
+    ".json": ("JSON", CONVERT + 'python -c \'import pandas; pandas.read_json("{}").to_parquet("{}")\''),
+    ".xlsx": ("an Excel file", CONVERT + 'python -c \'import pandas; pandas.read_excel("{}").to_parquet("{}")\''),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), ("a pickle, which can run any code", AS_ARRAYS)),
+    **dict.fromkeys((".pt", ".pth"), ("a file of PyTorch, which can run any code", AS_ARRAYS)),
+    ".npy": ("a single array", AS_ARRAYS),
+    ".mat": ("a file of MATLAB", AS_ARRAYS),
+    ".zip": ("a zip archive", "Extract it, and pass the folder: unzip {}"),
 }
-"""What files are that are not read, and a command that converts one to a table, by suffix."""
+"""What files are that are not read, and how to convert one, by suffix."""
+HEADS: dict[bytes, tuple[str, str]] = {
+    b"SQLi": SQLITE,
+    GZIP: ("compressed with gzip", "Expand it, and pass the copy: zcat {0} > {plain}"),
+    UTF_16: ("text in UTF-16", CONVERT + "iconv -f UTF-16 -t UTF-8 {0} > utf8-{0}"),
+}
+"""The same by the first bytes of a file."""
 
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
@@ -174,27 +193,27 @@ def _only_format(path: Path, sources: Sequence[Source]) -> type[Reader]:
 
 
 def _unknown_format(source: Source) -> DataError:
+    if advice := _conversion_advice([source.path]):
+        return DataError(f"{source.path} cannot be read{advice}")
     if source.names:
         kinds = [kind for kind in map(_find, formats()) if source.path.suffix.lower() in kind.suffixes]
         named = [f"{', '.join(kind.required_names)} ({kind.format})" for kind in kinds if kind.required_names]
         expected = f": expected {'; '.join(named)}." if named else f". {_expected()}"
         return DataError(f"{source.path} contains {', '.join(sorted(source.names)[:10])}{expected}")
-    if advice := _conversion_advice([source.path]):
-        return DataError(f"{source.path} cannot be read{advice}")
     size = source.path.stat().st_size
     return DataError(f"{source.path} ({size:,} bytes) cannot be read: its format is unknown. {_expected()}")
 
 
 def _conversion_advice(paths: Sequence[Path]) -> str:
-    """Return how to convert the first of ``paths`` that is JSON lines or a database to a table; "" if none is."""
-    for path in paths:
-        is_file = path.is_file()
-        kind, command = CONVERSIONS.get(path.suffix.lower(), ("", "")) if is_file else ("", "")
-        if is_file and Source(path).head == b"SQLi":
-            kind, command = SQLITE
-        if kind:
-            copy = path.with_suffix(".parquet").name
-            return f": it is {kind}. Convert it, and pass the copy: python -c '{command.format(path.name, copy)}'."
+    """Return how to convert the first of ``paths`` in a known format that is not read; "" if none is."""
+    for path in filter(Path.is_file, paths):
+        head = Source(path).head
+        by_head = next((entry for beginning, entry in HEADS.items() if head.startswith(beginning)), None)
+        is_metadata = path.suffix.lower() == ".json" and not head.startswith(b"[")  # a table is a list of records
+        if entry := by_head or (None if is_metadata else CONVERSIONS.get(path.suffix.lower())):
+            kind, advice = entry
+            plain = path.stem if path.suffix == ".gz" else f"plain-{path.name}"
+            return f": it is {kind}. {advice.format(path.name, path.with_suffix('.parquet').name, plain=plain)}."
     return ""
 
 

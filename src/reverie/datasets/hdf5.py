@@ -23,6 +23,7 @@ from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
 from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
+from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     STEPLESS,
@@ -346,6 +347,7 @@ class ColumnsReader(TransitionsReader):
                 if unknown := not (self.tells_ends and end[:-1].any()):
                     self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
                 self.check_marks(end, MARKS if unknown else EPISODE_IDS)
+            note_disorder(self, self.left_out, self._times, end, "next_observations" in columns)
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
@@ -359,6 +361,10 @@ class ColumnsReader(TransitionsReader):
                 has_truncations=self.tells_ends or limit is not None,
                 has_final_steps=self.has_final_steps,
             )
+
+    def _times(self, name: str) -> np.ndarray:
+        values = self.array(name)
+        return np.empty(0) if values is None else np.asarray(values).reshape(-1)
 
     def check_marks(self, end: np.ndarray, names: re.Pattern[str]) -> None:
         """Raise DataError if an unused array of these ``names`` marks an episode end that ``end`` ``[n]`` does not."""

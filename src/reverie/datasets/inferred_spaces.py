@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.obs_conversion import looks_like_image
+from reverie.core.spaces import classes_of
 from reverie.datasets.reader import Reader, ReadOptions, Space
 
 MOST_CLASSES = 256
@@ -23,6 +24,10 @@ CLASSES = (
 SPARSE = (
     "the recorded actions are {:,} different numbers up to {:,}: they are read as classes of a discrete action, one "
     "for each number up to there. Renumber them from 0, or name an environment"
+)
+LARGE = (
+    f"the recorded actions are floats, all of them whole numbers, some of them {MOST_CLASSES} or more: they are "
+    "treated as continuous actions. Store them as integers if they are classes"
 )
 WHOLE = (
     "the recorded actions are floats, all of them whole numbers, several for a step: they are treated as continuous "
@@ -158,14 +163,25 @@ def measured_action(
     """
     space, measured = infer_action_space(blocks, reader.path, scaled=scaled)
     count = _classes_in(blocks()) if classes else 0
-    if isinstance(space, spaces.Discrete) and space.n > MOST_CLASSES:
-        different = len(np.unique(np.concatenate([np.unique(block) for block in blocks()])))
-        reader.add_remark(SPARSE.format(different, int(space.n) - 1), int(2 * different < space.n))
+    if not isinstance(space, spaces.Box):
+        _note_sparse(reader, space, blocks)
     if not count or math.prod(space.shape or ()) != 1:
         reader.add_remark(WHOLE, int(count > 0))
+        is_large = isinstance(space, spaces.Box) and classes and not count and float(space.low.min()) >= 0
+        reader.add_remark(LARGE, int(is_large and all((block == np.rint(block)).all() for block in blocks())))
         return MeasuredAction(space, measured, False)
     reader.add_remark(CLASSES.format(count - 1))
     return MeasuredAction(spaces.MultiDiscrete([count]) if space.shape else spaces.Discrete(count), True, True)
+
+
+def _note_sparse(reader: Reader, space: Space, blocks: Callable[[], Iterable[np.ndarray]]) -> None:
+    """Add a remark on each element of actions ``[n, ...]`` of which most class numbers do not occur."""
+    for index, classes in enumerate(np.reshape(classes_of(space)[0], -1).tolist()):
+        if classes > MOST_CLASSES:
+            different = len(
+                np.unique(np.concatenate([np.unique(block.reshape(len(block), -1)[:, index]) for block in blocks()]))
+            )
+            reader.add_remark(SPARSE.format(different, classes - 1), int(2 * different < classes))
 
 
 def _classes_in(blocks: Iterable[np.ndarray]) -> int:

@@ -29,6 +29,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -51,10 +52,10 @@ from reverie.datasets.video_frames import DEPTH_CODES, VideoFrames
 
 INFO = "meta/info.json"
 VIDEO_PATHS = {
-    2: "videos/chunk-{chunk:03d}/{key}/episode_{episode:06d}.mp4",
-    3: "videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4",
+    2: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    3: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
 }
-"""Paths of the videos, by the major version of the format."""
+"""Paths of the videos, by the major version of the format, unless ``video_path`` declares others."""
 OWN = "reverie"
 """Key in ``meta/info.json`` of what reverie declares: environment, spaces, names of columns, shapes of images."""
 DEPTH_SETTINGS: dict[str, float] = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
@@ -68,6 +69,7 @@ WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to 
 TIME_TOLERANCE = 0.1
 """Largest error of the time between two frames, as a part of it."""
 UNNAMED_TASKS = "task_index has several tasks, but meta/tasks, which names them, is missing: the task is not observed"
+ALL_SPLITS = "all splits are read: {}"
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
@@ -175,7 +177,25 @@ class LeRobotMetadata:
                 row = self.episodes[episode]
                 chunk, file = (int(row[f"videos/{key}/{name}_index"]) for name in ("chunk", "file"))
                 first = round(float(row[f"videos/{key}/from_timestamp"]) * self.fps)
-        return self.path / VIDEO_PATHS[self.version].format(key=key, chunk=chunk, file=file, episode=episode), first
+        names: dict[str, str | int] = {
+            "video_key": key,
+            "chunk_index": chunk,
+            "file_index": file,
+            "episode_chunk": chunk,
+        }
+        return self._fill_path(names | {"episode_index": episode}), first
+
+    def _fill_path(self, names: Mapping[str, str | int]) -> Path:
+        """Return the declared path of a video, with the values of its ``names``."""
+        template = str(self.about.get("video_path") or VIDEO_PATHS[self.version])
+        with reading(f"{self.path / INFO}: video_path = {template}"):
+            filled = re.sub(
+                r"\{(\w+)(?::0?(\d)d)?\}", lambda match: str(names[match[1]]).zfill(int(match[2] or 0)), template
+            )
+        file = self.path / filled
+        if ".." in file.parts or not file.is_relative_to(self.path):
+            raise DataError(f"{self.path / INFO}: video_path = {template}: expected a path in this folder.")
+        return file
 
 
 def _flatten(names: Any) -> list[str]:
@@ -214,8 +234,11 @@ class LeRobotReader(TableReader):
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
         self.roles: dict[str, ColumnNames] = every
+        splits = self.metadata.about.get("splits") or {}
+        self.add_remark(ALL_SPLITS.format(", ".join(splits)), int(len(splits) > 1))
         self.add_remark(SUCCESS_AS_REWARD, int(every.get("reward") == "next.success"))
-        unused = [name for name in self.metadata.features if name not in INDICES.union(every.values())]
+        columns = dict.fromkeys([*self.metadata.features, *self.schema.names])
+        unused = [name for name in columns if name not in INDICES.union(every.values())]
         self.add_remark(f"left out: {', '.join(unused)}", bool(unused) and not options.columns)
 
     def _default_roles(self) -> dict[str, ColumnNames]:

@@ -229,6 +229,7 @@ class MinariReader(Reader):
 
     def _episodes(self, with_seeds: bool) -> Iterator[Rows]:
         met: Counter[str] = Counter()
+        num_rows = 0
         for index in range(self.count):
             with reading(f"{self.folder}: episode {index}"):
                 rows = self._rows(index, met)
@@ -239,8 +240,12 @@ class MinariReader(Reader):
                 rows[SEED][0] = self.seed(index)
             else:
                 del rows[TRUNCATED_COLUMN]
+            num_rows += len(rows["reward"])
             yield rows
         self.merge_remarks(met)
+        steps = num_rows - (self.count - met[STEPLESS])
+        remark = f"{METADATA} declares total_steps = {self.steps:,}, but there are {steps:,}"
+        self.add_remark(remark, int(steps != self.steps))
 
     def origin(self, row: int, column: str) -> str:
         for index in range(self.count):

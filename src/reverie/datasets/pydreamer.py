@@ -159,7 +159,7 @@ class PyDreamerReader(Reader):
 
         They are renamed as in the environment; without one, a single ``vecobs`` becomes ``obs``.
         """
-        columns = self._columns(values)
+        columns = self.common_columns(self._columns(values))
         if self._is_minigrid(columns):
             self.add_remark(minigrid.CELLS_READ)
             self.add_remark(minigrid.LOST_CELLS, int((columns["obs/map"] == 0).any()))

@@ -37,8 +37,9 @@ object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
 of an episode, which has no action."""
-ROBOT, FPS, TASK = "robot", "frames per second", "task"
-"""Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces."""
+ROBOT, FPS, TASK, CONTROLLER = "robot", "frames per second", "task", "controller"
+CLASSES = "classes of "
+"""Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces; the last is a beginning."""
 OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
@@ -206,6 +207,15 @@ class Reader(ABC):
             if not is_whole:
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
             raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
+
+    def common_columns(self, columns: Rows) -> Rows:
+        """Return a file's observations that the first file has, with a remark on others; DataError if one lacks."""
+        self.first_names: list[str] = self.__dict__.get("first_names", list(columns))
+        if missing := sorted(set(self.first_names) - columns.keys()):
+            raise DataError(f"{self.path}: a file lacks {', '.join(missing)}, which the first one has.")
+        for name in sorted(columns.keys() - set(self.first_names)):
+            self.add_remark(f"left out: {name}, which the first file lacks")
+        return {name: columns[name] for name in self.first_names}
 
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read afterwards."""

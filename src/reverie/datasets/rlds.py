@@ -23,6 +23,7 @@ import io
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import read_file
 from reverie.core.images import plain_mode
@@ -43,14 +45,16 @@ from reverie.datasets.inferred_spaces import (
     nested_space,
 )
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
-from reverie.datasets.source import Source, reading
+from reverie.datasets.source import Source, missing_files, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
-FEATURES = "features.json"
+FEATURES, INFO = "features.json", "dataset_info.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's mode for a number of 8-bit channels."""
 FLAT = "ragged_flat_values"
 """Name in the records of the values of a sequence in a step."""
+UNMARKED = "there is no is_terminal: all episodes are treated as truncated"
+EARLY_FLAGS = "a record has {} before its last step: it is read as one episode, without this flag"
 REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
 
 
@@ -84,6 +88,8 @@ class RLDSReader(Reader):
         unused = [name for name in map(_column_name, features) if not (name in self.features and _is_read(name))]
         unused += [name for name in top if name != "steps"]
         self.add_remark(f"left out: {', '.join(unused)}", bool(unused))
+        self.declared: int | None = None
+        """Number of episodes that the description of the split declares."""
         self.shards: list[Path] = self._split_shards() if path.is_dir() else [path]
         for root, name in (("obs", "observation"), ("action", "action")):
             if not self._names(root):
@@ -97,6 +103,9 @@ class RLDSReader(Reader):
         split = "train" if "train" in shards else next(iter(shards), "")
         if len(shards) > 1:
             self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
+        self.declared = _declared_episodes(self.path / INFO, split)
+        missing = missing_files(shards.get(split, ()))
+        self.add_remark(missing, int(bool(missing)))
         if not shards:
             file_names = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
             advice = "Write them with file_format='tfrecord'" if file_names else "Copy the dataset again"
@@ -104,6 +113,12 @@ class RLDSReader(Reader):
                 f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(file_names)}{file_names}. {advice}."
             )
         return shards[split]
+
+    def _note_episodes(self, count: int) -> None:
+        """Add a remark if the split has another number of episodes than its description declares."""
+        declared = self.declared or count
+        remark = f"{INFO} declares {declared:,} episodes, but there are {count:,}: copy the shards again"
+        self.add_remark(remark, int(count != declared))
 
     def _names(self, root: str) -> list[str]:
         return [name for name in self.features if name.partition("/")[0] == root]
@@ -156,7 +171,8 @@ class RLDSReader(Reader):
                 raise DataError(f"{shard} is incomplete: {reason}. Copy it again.") from None
 
     def _decode(self, values: Mapping[str, Values], names: Sequence[str], label: str) -> Rows:
-        count = len(values.get("steps/is_last", values.get("steps/is_first", ())))
+        marks = (values.get(f"steps/{name}") for name in ("is_last", "is_first", "reward"))
+        count = next((len(column) for column in marks if column is not None), 0)
         episode: Rows = {"reward": np.zeros(count, np.float32), "is_terminal": np.zeros(count, bool)}
         for name in {*names, "reward", "is_terminal"} & self.features.keys():
             feature = self.features[name]
@@ -178,7 +194,11 @@ class RLDSReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         obs_names, action_names, rewarded = self._names("obs"), self._names("action"), 0
-        for episode in self._episodes([*obs_names, *action_names]):
+        early, count = Counter[str](), 0
+        for episode in self._episodes([*obs_names, *action_names, *FLAGS]):
+            count += 1
+            early["is_last"] += int(np.count_nonzero(episode.get("is_last", np.zeros(1))[:-1]))
+            early["is_terminal"] += int(np.count_nonzero(episode["is_terminal"][:-1]))
             steps = num_steps(episode)
             repeats = steps == len(episode["reward"])
             rewarded += repeats
@@ -187,7 +207,18 @@ class RLDSReader(Reader):
             actions = {name: episode[name][:steps] for name in action_names}
             reward = episode["reward"][:steps].astype(np.float32)
             yield pad_episode(obs, actions, reward, terminal=episode["is_terminal"][-1])
+        self._note_episodes(count)
         self.add_remark(REWARDED_END, rewarded)
+        self.add_remark(UNMARKED, int("is_terminal" not in self.features))
+        for name, count in early.items():
+            self.add_remark(EARLY_FLAGS.format(name), count)
+
+
+def _declared_episodes(file: Path, split: str) -> int | None:
+    """Return the number of episodes of a split in TFDS's description; None if it is unknown."""
+    splits = read_json(file).get("splits", []) if file.is_file() else []
+    lengths = next((part.get("shardLengths") for part in splits if part.get("name") == split), None)
+    return sum(map(int, lengths)) if lengths else None
 
 
 def num_steps(episode: Rows) -> int:

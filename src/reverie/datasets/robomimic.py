@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,18 @@ import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
-from reverie.datasets.reader import PROPENSITY, TASK, DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.reader import (
+    CONTROLLER,
+    FPS,
+    PROPENSITY,
+    ROBOT,
+    TASK,
+    DatasetInfo,
+    ReadOptions,
+    to_bool_column,
+)
 from reverie.datasets.source import Source, natural_sort_key, reading
+from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
@@ -69,25 +80,33 @@ class RobomimicReader(EpisodeArraysReader):
             with reading(f"{path}, attribute env_args"):
                 self.env_args: dict[str, Any] = json.loads(data.attrs.get("env_args", "{}"))
             self.masks: dict[str, int] = {name: len(values) for name, values in masks.items()}
+            demos = sorted(demos, key=lambda name: natural_sort_key(Path(name)))
             arrays = next((list(data[name]) for name in demos), [])
             self.names: dict[str, str] = {
                 name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
             self.episode_label = self.root + "{}"
             self._note_unread({name: data[name] for name in demos})
-            demos = sorted(demos, key=lambda name: natural_sort_key(Path(name)))
             self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
 
     def _note_unread(self, demos: Mapping[str, Any]) -> None:
-        """Add remarks on arrays that are not read: of other names, and observations that the first demo lacks."""
-        used = {*self.names.values(), PROPENSITY}
-        if unused := sorted({name for demo in demos.values() for name in demo} - used):
+        """Add remarks on arrays that are not read: of other names, and those that the first demo lacks.
+
+        Another number of steps than a demo's attribute says is named, too.
+        """
+        used, arrays, cut = {*self.names.values(), PROPENSITY}, list[list[str]](), 0
+        for demo in demos.values():
+            arrays.append([])
+            demo.visititems(lambda name, item, names=arrays[-1]: names.extend([name] * hasattr(item, "dtype")))
+            actions = demo.get(self.names["actions"], ())
+            cut += bool(demo.attrs.get("num_samples", len(actions)) != len(actions))
+        counts = Counter(itertools.chain.from_iterable(arrays))
+        self.add_remark("the attribute num_samples of an episode differs from its number of actions", cut)
+        if unused := sorted({name.partition("/")[0] for name in counts} - used):
             self.add_remark(f"left out: {', '.join(unused)}")
-        for group in (self.names["obs"], self.names["next_obs"]):
-            keys = [[*demo[group]] for demo in demos.values() if hasattr(demo.get(group), "keys")]
-            for key, count in Counter(key for names in keys for key in names).items():
-                if key not in keys[0]:
-                    self.add_remark(f"left out: {group}/{key}, which only {count:,} of {len(demos):,} episodes have")
+        for name, count in counts.items():
+            if name not in arrays[0] and name.partition("/")[0] in used:
+                self.add_remark(f"left out: {name}, which only {count:,} of {len(demos):,} episodes have")
 
     def _column(self, name: str) -> LazyColumn:
         return self.column(f"{self.root}{{}}/{name}")
@@ -108,6 +127,14 @@ class RobomimicReader(EpisodeArraysReader):
         names = {"obs": LONE_KEY} if keys == [LONE_KEY] else {f"obs/{key}": key for key in keys}
         return {column: self._column(f"{group}/{key}") for column, key in names.items()}
 
+    def _times(self, name: str) -> np.ndarray:
+        """Return an array of all episodes with one number for each step, ``[n]``; empty if there is none."""
+        stored = {demo: self.file.handle.get(f"{self.root}{demo}/{name}") for demo in self.steps}
+        sizes = {demo: item.size for demo, item in stored.items() if item is not None and item.dtype.kind in "iuf"}
+        if sizes != self.steps:
+            return np.empty(0)
+        return self._column(name).read(0, sum(self.steps.values())).reshape(-1)
+
     @cached_property
     def transitions(self) -> Transitions:
         with self.file:
@@ -125,6 +152,8 @@ class RobomimicReader(EpisodeArraysReader):
                 done = to_bool_column(flags.read(0, len(end)), f"{self.path}: 'dones'", self.position)
                 self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(done & ~end)))
             self.add_remark(UNMARKED, int(names["dones"] not in arrays))
+            others = [name for name in arrays if hasattr(arrays[name], "dtype") and name not in names.values()]
+            note_disorder(self, others, self._times, end)
             return Transitions(
                 obs=obs,
                 next_obs=self._columns(names["next_obs"]),
@@ -137,7 +166,13 @@ class RobomimicReader(EpisodeArraysReader):
             )
 
     def info(self) -> DatasetInfo:
-        text = {TASK: str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
+        settings = self.env_args.get("env_kwargs") or {}
+        robots = settings.get("robots") or ""
+        declared = {TASK: self.env_args.get("env_name"), FPS: settings.get("control_freq")}
+        declared |= {ROBOT: robots if isinstance(robots, str) else ", ".join(map(str, robots))}
+        controller = settings.get("controller_configs")
+        declared |= {CONTROLLER: json.dumps(controller)} if controller else {}
+        text = {title: str(value) for title, value in declared.items() if value}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
+GZIP, UTF_16 = b"\x1f\x8b", b"\xff\xfe"
+"""First bytes of files that are compressed with gzip, and of Windows' text in UTF-16."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 """Suffixes of tables that are text, and what separates their columns."""
 
@@ -72,6 +74,28 @@ class Source:
 def without_text(paths: Collection[Path]) -> Collection[Path]:
     """Return ``paths`` without CSV and TSV files, which are logs or notes if there are other files."""
     return [path for path in paths if path.suffix.lower() not in TEXT_SUFFIXES] or paths
+
+
+def missing_files(paths: Collection[Path]) -> str:
+    """Return a remark on files whose names count more of them, such as ``train-00000-of-00002``; "" if none is missing.
+
+    DataError if two writes left files with other counts.
+    """
+    counted: dict[str, dict[int, set[int]]] = {}
+    for path in paths:
+        if match := re.search(r"-(\d+)-of-(\d+)", path.name):
+            name = (path.parent / path.name[: match.start()]).as_posix()
+            counted.setdefault(name, {}).setdefault(int(match[2]), set()).add(int(match[1]))
+    for name, numbers in counted.items():
+        if len(numbers) > 1:
+            counts = " and of ".join(f"{count:,}" for count in sorted(numbers))
+            raise DataError(
+                f"{name}-*: some of these are files of {counts}: two writes left them. Delete the older ones."
+            )
+        ((count, present),) = numbers.items()
+        if len(present) < count:
+            return f"only {len(present):,} of the {count:,} files {name}-*-of-{count:05} are there: copy the others"
+    return ""
 
 
 def open_data(path: Path) -> IO[bytes]:

@@ -8,6 +8,7 @@ observations, actions and rewards are lists.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -17,18 +18,38 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 
+from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.datasets.arrow import TableChunk, TableColumn, add_partitions, join_columns, open_table, table_pieces
-from reverie.datasets.arrow_values import declared_axes, is_list, to_tensors
+from reverie.datasets.arrow import (
+    TableChunk,
+    TableColumn,
+    add_partitions,
+    join_columns,
+    open_table,
+    table_pieces,
+    unify_numbers,
+)
+from reverie.datasets.arrow_values import declared_axes, has_own_lengths, is_list, to_tensors
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
-from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
+from reverie.datasets.reader import CLASSES, PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
+from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
-from reverie.datasets.source import TEXT_SUFFIXES, Source, import_pyarrow, natural_sort_key, without_text
+from reverie.datasets.source import (
+    GZIP,
+    TEXT_SUFFIXES,
+    UTF_16,
+    Source,
+    import_pyarrow,
+    missing_files,
+    natural_sort_key,
+    without_text,
+)
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -54,14 +75,6 @@ NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
-STEP_NUMBERS = frozenset({"frame_index", "step", "step_id", "step_index", "step_number", "timestep", "time_step"})
-"""Names of columns that seem to number the steps of an episode."""
-TIMES = frozenset({"timestamp", "time", "datetime"})
-"""Names of columns that seem to have the time of each step."""
-STEPS_OUT_OF_ORDER = (
-    "'{}' does not grow from a step of an episode to the next one: sort the table by it within episodes"
-)
-STEPS_MISSING = "'{}' skips steps within an episode: the steps before and after them are read as consecutive"
 EXACT_FLOAT = 2**53
 """Largest whole number up to which floats represent each one."""
 ROUNDED_IDS = (
@@ -71,6 +84,10 @@ ROUNDED_IDS = (
 REPEATED_ID = "'{}' has the id {} in {} and in {}: {}"
 SEPARATE = "these are read as different episodes, since no flag tells that the first one continues"
 CONTINUED = "this is read as one episode, since no flag ends it in between"
+CONTINUES = (
+    "an episode continues from {} into {}, since no flag ends it in between: if a file is an episode, mark its last "
+    "step, or add a column with the number of the episode and name it for episode"
+)
 IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
 """Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
 UNSEEN = (
@@ -83,13 +100,23 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".parquet", *TEXT_SUFFIXES)
+    suffixes: ClassVar[tuple[str, ...]] = (
+        ".arrow",
+        ".arrows",
+        ".feather",
+        ".ipc",
+        ".parquet",
+        ".parq",
+        ".pq",
+        *TEXT_SUFFIXES,
+    )
     has_final_steps: bool = False
     """See ``Transitions``."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return source.head in MAGIC or (source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder)
+        is_text = source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder
+        return source.head in MAGIC or (is_text and not source.head.startswith((GZIP, UTF_16)))
 
     @classmethod
     def files_in(cls, folder: Source) -> list[Path]:
@@ -113,7 +140,9 @@ class TableReader(TransitionsReader):
         ids = {*_names(options.columns.get("episode", ()))} - {*numbers}  # numbers would lose digits and zeros
         tables = {f: open_table(f, ids) if table is None else table_pieces(table, str(path)) for f in self.paths}
         add_partitions(tables)
-        add_nested(tables, [name for names in options.columns.values() for name in _names(names)])
+        used = [name for names in options.columns.values() for name in _names(names)]
+        add_nested(tables, used)
+        unify_numbers(tables, used)
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
@@ -122,7 +151,8 @@ class TableReader(TransitionsReader):
         if not schemas:
             names = ", ".join(map(str, tables[self.paths[0]][0].names)) or "none"
             raise DataError(f"{path} has no rows, only column names: {names}.")
-        self.schema: Any = next(iter(schemas.values()))
+        self.schemas: list[Any] = list(schemas.values())
+        self.schema: Any = self.schemas[0]
         self._made: dict[str, TableColumn] = {}
         present = set(self.schema.names)
         self.is_imitation: bool = not options.columns and present >= {"obs", "acts", "infos", "terminal"}
@@ -130,8 +160,41 @@ class TableReader(TransitionsReader):
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
-        _check_roles(self.roles, list(dict.fromkeys([*map(str, self.schema.names), *nested_names(self.schema)])), path)
-        _check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
+        present_names = [name for schema in self.schemas for name in [*map(str, schema.names), *nested_names(schema)]]
+        _check_roles(self.roles, list(dict.fromkeys(present_names)), path)
+        named = list(itertools.chain.from_iterable(map(_names, self.roles.values())))
+        _check_schemas(schemas, named, path)
+        self._check_declarations(schemas)
+        missing = missing_files(self.paths)
+        self.add_remark(missing, int(bool(missing) and path.is_dir()))
+        self.action_classes: int | None = None
+        """Number of classes of the action, as far as it is declared."""
+        self._use_class_labels()
+
+    def _use_class_labels(self) -> None:
+        """Use the numbers of classes that Hugging Face's metadata declare, unless an option names others."""
+        declared, *others = map(_label_names, self.schemas)
+        names = {role: declared[str(name)] for role, name in self.roles.items() if str(name) in declared}
+        for role in names:
+            if any(labels.get(str(self.roles[role])) != names[role] for labels in others):
+                raise DataError(
+                    f"{self.path}: the files declare different classes of '{self.roles[role]}': expected one list."
+                )
+        self.labels: dict[str, str] = {f"{CLASSES}{_column(role)}": ", ".join(labels) for role, labels in names.items()}
+        counts = {role: len(labels) for role, labels in names.items()}
+        self.action_classes = counts.get("action")
+        obs = {_column(role): count for role, count in counts.items() if _head(role) == "obs"}
+        classes = {name.removeprefix("obs/") if "/" in name else "observation": count for name, count in obs.items()}
+        self.options: ReadOptions = dataclasses.replace(self.options, classes={**classes, **self.options.classes})
+
+    def _check_declarations(self, schemas: Mapping[Path, Any]) -> None:
+        """Raise DataError if files that reverie wrote declare other columns or spaces: these are several datasets."""
+        first, *others = schemas
+        for file in others if not self.options.columns else ():
+            for key in (SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY):
+                if (schemas[file].metadata or {}).get(key) != (schemas[first].metadata or {}).get(key):
+                    problem = f"{file} declares other columns, spaces or environments than {first}"
+                    raise DataError(f"{problem}: these are several datasets. Pass their paths as a list.")
 
     def _schema_entry(self, key: bytes) -> Any:
         """Return an entry of the schema of a table written by reverie; empty for other tables."""
@@ -169,8 +232,7 @@ class TableReader(TransitionsReader):
         return bool((extra <= 1).all()) and (nested or any(len(set(those.tolist())) > 1 for those in lengths))
 
     def _is_list(self, name: str) -> bool:
-        kind, types = self.schema.field(name).type, import_pyarrow().types
-        return bool(types.is_list(kind) or types.is_large_list(kind))
+        return has_own_lengths(import_pyarrow(), self.schema.field(name).type)
 
     def columns(self, role: str) -> list[TableColumn]:
         """Return the columns of a role, with one value per step."""
@@ -222,8 +284,14 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
-        if not (self.has_episode_rows or next_obs):
-            self._check_step_numbers(end)
+        elif len(self.paths) > 1 and not (next_obs or self.is_one_table):
+            edges = self.ends[:-1]
+            open_edges = edges[(edges > 0) & (edges < self.total) & ~end[edges - 1]]
+            for edge in open_edges[:1]:
+                files = (self.paths[np.searchsorted(self.ends, row, "right")].name for row in (edge - 1, edge))
+                self.add_remark(CONTINUES.format(*files), len(open_edges))
+        if not self.has_episode_rows:
+            note_disorder(self, self._unused_names(), self._times, end, bool(next_obs))
         has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
@@ -231,18 +299,16 @@ class TableReader(TransitionsReader):
             has_truncations=has_truncations, has_final_steps=self.has_final_steps, truncated=flags.get("truncated"),
         )  # fmt: skip
 
-    def _check_step_numbers(self, end: np.ndarray) -> None:
-        """Add a remark if a column that seems to number the steps of an episode is not in order. ``end``: bool [n]."""
+    def _unused_names(self) -> list[str]:
+        """Return the names of the columns of all files that have no role."""
         used = {name for names in self.roles.values() for name in _names(names)}
-        for name in sorted((STEP_NUMBERS | TIMES).intersection(self.schema.names) - used):
-            values = TableColumn(self.pieces, name, f"{self.path}: '{name}'").times()
-            steps = np.diff(values)[~end[:-1]] if len(values) else values  # within episodes
-            if name in TIMES:
-                self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps < 0).sum()))
-                continue
-            usual = np.unique(steps[steps > 0])[:1]
-            self.add_remark(STEPS_OUT_OF_ORDER.format(name), int((steps <= 0).sum()))
-            self.add_remark(STEPS_MISSING.format(name), int((steps > usual).sum()) if len(usual) else 0)
+        named = itertools.chain.from_iterable(map(nested_names, self.schemas))
+        return [name for name in dict.fromkeys(named) if name not in used]
+
+    def _times(self, name: str) -> np.ndarray:
+        """Return times or step numbers of a column ``[n]``; empty if only some files have it."""
+        is_common = all(name in schema.names for schema in self.schemas)
+        return TableColumn(self.pieces, name, f"{self.path}: '{name}'").times() if is_common else np.empty(0)
 
     def _flag(self, role: str) -> np.ndarray:
         column, is_of_episode = self.column(role), self.has_episode_rows and not self.columns(role)[0].flat
@@ -309,7 +375,9 @@ class TableReader(TransitionsReader):
             if (early := flag & ~last).any():
                 problem = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
                 detail = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
-                raise DataError(f"{self.path}: {problem}, but {detail}. One of the columns is wrong.")
+                disorder = find_disorder(self._unused_names(), self._times, last)
+                order = next((f"{OUT_OF_ORDER.format(name)}." for name, (back, _) in disorder.items() if back), "")
+                raise DataError(f"{self.path}: {problem}, but {detail}. {order or 'One of the columns is wrong.'}")
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -362,17 +430,26 @@ class TableReader(TransitionsReader):
 
     def note_unread(self) -> None:
         """Add a remark on the columns that have no role."""
-        used = {name for names in self.roles.values() for name in _names(names)}
-        if unused := [name for name in nested_names(self.schema) if name not in used]:
+        if unused := self._unused_names():
             self.add_remark(f"left out: {', '.join(unused)}")
 
     def info(self) -> DatasetInfo:
         declared = dict(self.declared)
         vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
         declared["element_names"] = declared.get("element_names", {}) | vectors
+        if self.action_classes:
+            declared.setdefault("action", spaces.Discrete(self.action_classes))
         self.note_unread()
-        text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
+        text = {"a row is": "an episode" if self.has_episode_rows else "a transition"} | self.labels
         return self.infer_info(text=text, **declared)
+
+
+def _label_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that Hugging Face's metadata declare as class labels."""
+    metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = metadata.get("info", {}).get("features", {})
+    labels = {name: kind.get("names") for name, kind in features.items() if isinstance(kind, Mapping)}
+    return {name: names for name, names in labels.items() if names and features[name]["_type"] == "ClassLabel"}
 
 
 def _head(role: str) -> str:
@@ -402,7 +479,15 @@ def _find_split_episodes(episode: np.ndarray, end: np.ndarray) -> tuple[np.ndarr
 
 def tables_in(path: Path) -> list[Path]:
     """Return the tables below a folder, sorted by number, except below names that begin with ".", "_" or "cache-"."""
+    if (path / "_delta_log").is_dir():
+        raise DataError(
+            f"{path} is a Delta table, whose folder also has deleted rows. Pass the table in Python, such as "
+            f'data=deltalake.DeltaTable("{path.name}").to_pyarrow_table(), or write it to a Parquet file.'
+        )
     tables = [p for p in path.rglob("*") if p.suffix.lower() in TableReader.suffixes and not p.is_dir()]
+    if (state := path / "state.json").is_file():  # Hugging Face's list of its files; earlier writes can leave others
+        listed = {str(entry.get("filename")) for entry in read_json(state).get("_data_files") or ()}
+        tables = [p for p in tables if p.name in listed or p.parent != path or not listed]
     visible = [p for p in tables if not any(n.startswith(("cache-", ".", "_")) for n in p.relative_to(path).parts)]
     return sorted(without_text(visible), key=natural_sort_key)
 

@@ -17,10 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from reverie.core.files import check_expanded
-from reverie.datasets.source import open_data
+from reverie.datasets.source import GZIP, open_data
 
 MASK = 0xA282EAD8
-GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, zlib.error, OSError)
 Values = list[bytes] | np.ndarray
 
