@@ -149,8 +149,8 @@ def download_agent(location: Path | str, to: Path | None = None) -> Path | str:
         return _download_from_hub(str(location), to)
     if isinstance(location, str) and "://" in location:
         return _download_from_storage(location, to)
-    if isinstance(location, str | os.PathLike) and zipfile.is_zipfile(location):
-        return _unpack(Path(location))
+    if isinstance(location, str | os.PathLike) and os.path.isfile(location) and zipfile.is_zipfile(location):
+        return _unpack(Path(location))  # a pipe would wait
     match = _REFERENCE.fullmatch(str(location)) if isinstance(location, str | os.PathLike) else None
     if match is None or ("/" not in str(location) and match["kind"] != "wandb"):
         return location
