@@ -109,13 +109,15 @@ class Player:
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
     def predict(
-        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[Any, AgentState]:
+        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True,
+        action_masks: Any = None,
+    ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action as :meth:`act` does, with the arguments of Stable-Baselines3's ``predict``.
 
-        ``episode_start`` is the ``is_first`` of :meth:`act`.
+        ``episode_start`` is the ``is_first`` of :meth:`act`, and ``action_masks``, as of MaskablePPO, its
+        ``action_mask``.
         """
-        return self.act(obs, state, deterministic=deterministic, is_first=episode_start)
+        return self.act(obs, state, deterministic=deterministic, is_first=episode_start, action_mask=action_masks)
 
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
