@@ -270,6 +270,7 @@ def test_classes_are_told_by_probability_or_value(tmp_path):
         (kind, found), action = *told.items(), agent.act(obs[0], action_mask=masks)[0]
         assert (kind, found.shape) == ("probabilities" if name in ("discrete_sac", "iql") else "values", (2, 3))
         assert (found.argmax(-1) == action).all()
+        assert (agent.predict(obs[0], action_masks=masks)[0] == action).all()
         gone = 0 if kind == "probabilities" else -np.inf
         assert [found[0, 2], found[1, 1]] == [gone, gone]
         if kind == "probabilities":

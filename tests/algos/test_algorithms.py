@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import dreamer_configs
 from contracts import (
     ACTIONS,
     ALIKE,
@@ -472,6 +473,23 @@ def test_a_part_that_is_frozen_stays_and_the_rest_learns():
     agent.update(batch(agent, "everything"))
     for name, p in network.named_parameters():
         assert torch.equal(p, before[name]) == name.startswith("inputs.encoder."), name
+
+
+@pytest.mark.parametrize("name", [*DISTINCT, "v2", "v3"])
+def test_frozen_parameters_stay_whether_some_or_all_of_an_optimizer(name):
+    agent = build(name) if name in DISTINCT else dreamer_configs.made(name)[0]
+    rows = batch(agent) if name in DISTINCT else dreamer_configs.batch(agent, dreamer_configs.made(name)[1])
+    agent.update(rows)
+    params = next(iter(agent.optimizers().values())).params
+    for frozen in (params[: len(params) // 2], params):
+        for p in frozen:
+            p.requires_grad_(False)
+        before = {name: p.clone() for name, p in agent.named_parameters()}
+        agent.update(rows)
+        agent.update(rows)
+        same = {id(p) for name, p in agent.named_parameters() if torch.equal(p, before[name])}
+        assert same >= {*map(id, frozen)}
+        assert frozen is params or same != {*map(id, agent.parameters())}
 
 
 class More(TD3):

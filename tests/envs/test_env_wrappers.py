@@ -238,6 +238,19 @@ def test_statistics_inside_of_a_function_are_refused_as_in_the_list(make, messag
         make_vector_env(EnvConfig(), seed=0, factory=lambda: make(env_zoo.Scripted(IMAGES, frames())))
 
 
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_statistics_of_native_vectors_are_refused_too(is_outside):
+    def make(num_envs):
+        wrap = gymnasium.wrappers.NormalizeReward
+        one = lambda: env_zoo.Scripted(IMAGES, frames())  # noqa: E731
+        envs = [one if is_outside else lambda: wrap(one())] * num_envs
+        vector = gymnasium.vector.SyncVectorEnv(envs)
+        return gymnasium.wrappers.vector.NormalizeReward(vector) if is_outside else vector
+
+    with pytest.raises(EnvError, match=r"NormalizeReward: each copy.* for rewards algo.reward_scale = return_std"):
+        make_vector_env(EnvConfig(vectorization="native"), seed=0, factory=make)
+
+
 @pytest.mark.parametrize("options", [{"action_repeat": 2}, {"wrappers": ("sticky_actions(0.5)",)}])
 def test_masks_refuse_actions_that_are_repeated(options):
     with pytest.raises(EnvError, match=r"has action masks, and .* repeats actions"):

@@ -30,6 +30,10 @@ class Shaped(BitFlip):  # its reward is not only of goals
         return obs, reward - 0.1, *rest
 
 
+def bit_flips(num_envs):
+    return gymnasium.vector.SyncVectorEnv([BitFlip] * num_envs)
+
+
 class RowForElement(BitFlip):  # of many goals, it ignores the third one instead of the third bit of each
     def compute_reward(self, achieved_goal, desired_goal, info):
         goal = np.array(desired_goal)
@@ -137,6 +141,7 @@ def test_methods_that_take_one_goal_get_one():
             {"algo.networks.memory": "lstm(4)", "algo.batch_length": 4},
             "dqn samples goals itself, has a world model, or stores",
         ),
+        ("dqn", bit_flips, {"env.vectorization": "native"}, "no compute_reward: name a function of goals"),
         ("dreamer_v2", BitFlip, {}, "dreamer_v2 samples goals itself, has a world model"),
         ("ppo", BitFlip, {}, "replay.hindsight = .* has no effect: on-policy learners keep one rollout"),
     ],

@@ -262,6 +262,11 @@ def test_a_row_that_was_the_last_stays_so(make):
     assert first.obs["observation"][1] == env.step(torch.zeros(2, 2)).obs["observation"][1]
 
 
+@dataclasses.dataclass
+class Drag:
+    x: float
+
+
 class Tuned(env_zoo.Seeded):  # has constants, and a field that changes
     def __init__(self, weight=1.0, speeds=(1, float("nan")), level=0):
         super().__init__()
@@ -298,6 +303,10 @@ def resumed(make, said):
         (Tuned, tuned(weight=7.0), {}, "used: weight of Tuned has changed since"),
         (Tuned, tuned(weight=1), {}, "used: weight of Tuned has changed since"),
         (Tuned, tuned(speeds=(2, float("nan"))), {}, "used: speeds of Tuned has changed since"),
+        (tuned(weight=[1]), tuned(weight=[2]), {}, "used: weight of Tuned has changed since"),
+        (tuned(weight=np.ones(3)), tuned(weight=np.zeros(3)), {}, "used: weight of Tuned has changed since"),
+        (tuned(weight={"a": {1: 2}}), tuned(weight={"a": {1: 3}}), {}, "used: weight.a.1 of Tuned has changed"),
+        (tuned(weight=Drag(1)), tuned(weight=Drag(2)), {}, "used: weight.x of Tuned has changed since"),
     ],
 )
 def test_what_does_not_fit_is_said(resumed, before, after, options, why):

@@ -20,7 +20,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
-from reverie.nn.optim import LaPropAGC, register_scheduled
+from reverie.nn.optim import LaPropAGC, compute_gradients, register_scheduled
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, masked_mean
@@ -211,9 +211,9 @@ class OnPolicy(ModelFree, ABC):
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch)
         scale = None if self.loss_scale is None else self.loss_scale.value
-        gradients = torch.autograd.grad(losses.total(), self.optim.params, scale)
+        gradients = self.optim.with_frozen(compute_gradients(losses.total(), self.optim.params, scale))
         all_reduce_mean(gradients)
-        metrics = losses.metrics | self.optim.apply(list(gradients))
+        metrics = losses.metrics | self.optim.apply(gradients)
         if self.novelty is not None:
             metrics |= self.novelty.learn(batch)
         return Update(metrics=metrics)

@@ -26,6 +26,7 @@ from reverie.envs.vector_steps import (
     info_at,
     resets_in_same_step,
 )
+from reverie.envs.wrapper_list import check_stateless
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
@@ -132,6 +133,8 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
     if not isinstance(vector, VectorEnv):
         return cast(TensorVector, vector)
     check_spaces(vector, "single_")
+    for env in (vector, *getattr(vector.unwrapped, "envs", ())):
+        check_stateless(env)
     _check_scores(vector, config)
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once

@@ -28,8 +28,8 @@ import pickle
 import sys
 import types
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ from reverie.envs.wrappers import wrapper_stack
 FORMAT = 5
 LARGE_BYTES = 2**16
 """Bytes from which a value is left out of a snapshot if a new environment has an equal value."""
+MAX_CONSTANTS = 1000
+"""Maximum number of constants of a field that are compared with those of a new environment."""
 RNG_FIELDS = ("_np_random", "_np_random_seed")
 """Fields of the random generator that Gymnasium gives each environment."""
 CONSTANT_FIELDS = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
@@ -125,10 +127,11 @@ def _identity(layers: list[Env]) -> tuple[object, ...]:
 
 
 def env_fingerprint(env: Env) -> dict[str, str]:
-    """Return a fingerprint of a new environment: digests of class sources, and its plain fields as text, by name.
+    """Return a fingerprint of a new environment: digests of class sources, and its constants as text, by name.
 
-    A snapshot contains all fields, so it would restore an outdated constant, or run with edited code. Classes of
-    installed packages do not count.
+    Constants are plain fields and small arrays, also inside dictionaries and dataclasses. A snapshot contains all
+    fields, so it would restore an outdated constant, or run with edited code. Classes of installed packages do not
+    count.
     """
     kinds = {kind for layer in wrapper_stack(env) for kind in type(layer).__mro__}
     sources = {f"the source of {kind.__module__}.{kind.__qualname__}": _digest(kind) for kind in kinds}
@@ -173,12 +176,37 @@ def _digest_large(value: Any) -> bytes:
 
 def _constants(layers: list[Env]) -> dict[str, str]:
     fields = [(layer, *item) for layer in layers if not _has_own(layer) for item in vars(layer).items()]
-    plain = [(layer, name, x) for layer, name, x in fields if name not in RNG_FIELDS and _is_plain(x)]
-    return {f"{name} of {type(layer).__qualname__}": repr(x) for layer, name, x in plain}
+    constants = [
+        (f"{path} of {type(layer).__qualname__}", text)
+        for layer, name, x in fields
+        for path, text in itertools.islice(_iter_constants(name, x), MAX_CONSTANTS)
+    ]
+    return dict(constants)
+
+
+def _iter_constants(path: str, value: Any, depth: int = 3) -> Iterator[tuple[str, str]]:
+    """Yield the paths and contents of numbers, texts and small arrays in a field ``value``, such as of settings."""
+    is_other = isinstance(value, gymnasium.Env | type | types.ModuleType) or _is_large(value)
+    if is_other or path.rpartition(".")[2] in RNG_FIELDS:
+        return
+    if _is_plain(value):
+        text = repr(value)
+        yield path, text if len(text) < 100 else hashlib.sha256(text.encode()).hexdigest()
+    elif isinstance(value, np.ndarray | np.generic):
+        if not value.dtype.hasobject:
+            yield path, f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    elif depth:
+        # other objects are games in progress, with numbers that are each instance's own, or a new one's by chance
+        has_settings = is_dataclass(value) or isinstance(value, types.SimpleNamespace)
+        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {}) if has_settings else {}
+        for name, part in [*parts.items()]:
+            yield from _iter_constants(f"{path}.{name}", part, depth - 1)
 
 
 def _is_plain(value: object) -> bool:
-    return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, types.NoneType | int | float | str)
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, value))  # type: ignore[call-overload]  # a sequence
+    return isinstance(value, types.NoneType | int | float | str)
 
 
 @functools.cache  # the source that was imported, even if the file is edited afterwards

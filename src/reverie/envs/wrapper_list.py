@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import VectorEnv
 
 from reverie.core.bounds import Above, AtLeast, Finite
 from reverie.core.config import ClassCall, check_type, parse_call, split_hint
@@ -247,8 +248,8 @@ SHORT: dict[str, type[Any]] = {
 STATEFUL_WRAPPERS = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
 """Wrappers whose statistics are not saved in checkpoints, and would restart in evaluations."""
 NORMALIZE_ADVICE = (
-    " To normalize by running statistics, use algo.normalize_obs = running: these belong to the agent, and are saved "
-    "with it."
+    " To normalize by running statistics, use algo.normalize_obs = running, and for rewards algo.reward_scale = "
+    "return_std: these belong to the agent, and are saved with it."
 )
 
 
@@ -321,7 +322,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis
     return env
 
 
-def check_stateless(env: Env) -> None:
+def check_stateless(env: Env | VectorEnv[Any, Any, Any]) -> None:
     """Raise EnvError if a wrapper inside ``env`` has statistics, or ends episodes as only training should."""
     for layer in wrapper_stack(env):
         names = {kind.__name__ for kind in type(layer).__mro__}

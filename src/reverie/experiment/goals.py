@@ -88,7 +88,9 @@ def _make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: st
         return None
     if config.env.id == NO_ENV:
         raise ConfigError(f"{prefix}: no environment computes rewards: {FUNCTION_ADVICE}.")
-    env = make_gym(config.env.merge({"num": 1, "vectorization": "sync"}), factory, render=False)
+    makes_vectors = config.env.vectorization == "native" and (factory is not None or ":" in config.env.id)
+    alone = {} if makes_vectors else {"vectorization": "sync"}
+    env = make_gym(config.env.merge({"num": 1, **alone}), factory, render=False)
     if not is_goal_env(env):
         env.close()
         raise ConfigError(f"{prefix}: the environment has no goals or no compute_reward: {FUNCTION_ADVICE}.")

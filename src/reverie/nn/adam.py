@@ -18,7 +18,16 @@ from reverie.core.config import Config
 from reverie.core.kernel_dispatch import NotesChanges, accelerated
 from reverie.core.types import Metrics, State
 from reverie.nn.loss_scale import LossScale
-from reverie.nn.optim import LaPropAGC, Tensors, changed_lr, clip_grad_norm, load_moments, lr_or_tensor, trainable
+from reverie.nn.optim import (
+    LaPropAGC,
+    Tensors,
+    changed_lr,
+    clip_grad_norm,
+    compute_gradients,
+    load_moments,
+    lr_or_tensor,
+    trainable,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +71,18 @@ class GlobalAdam(LaPropAGC):
     def _update(self, grads: Tensors) -> Metrics:
         c, torchs = self.cfg, self.cfg.implementation == "torch"
         flat, norm = clip_grad_norm(grads, c.max_grad_norm)
-        if c.weight_decay:
-            torch._foreach_mul_(self.params, 1 - c.weight_decay * (self.rate if torchs else 1.0))
+        trained = [i for i, p in enumerate(self.params) if p.requires_grad]
+        params = [self.params[i] for i in trained]
+        if c.weight_decay and params:
+            torch._foreach_mul_(params, 1 - c.weight_decay * (self.rate if torchs else 1.0))
         self.updates.add_(1)
         if torchs:
             rate = self.rate if isinstance(self.rate, Tensor) else None
             settings = AdamSettings(initial_value(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
-            moments = self._parts(self.momentum), self._parts(self.square)
-            adam(self.params, self._parts(flat), *moments, self.updates.long(), settings)
+            parts = map(self._parts, (flat, self.momentum, self.square))
+            grads, mean, square = ([tensors[i] for i in trained] for tensors in parts)
+            if params:
+                adam(params, grads, mean, square, self.updates.long(), settings)
             return {"opt/grad_norm": norm}
         self.momentum.lerp_(flat, 1 - c.beta1)
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
@@ -149,7 +162,8 @@ class Adam(NotesChanges):
         do not change.
         """
         scale = None if self.loss_scale is None else self.loss_scale.value
-        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad], scale))
+        trained = [p for p in self.params if p.requires_grad]
+        return list(torch.autograd.grad(loss, trained, scale)) if trained else []
 
     @torch.no_grad()
     def apply(self, grads: Tensors, *, are_final: bool = False) -> None:
@@ -157,6 +171,8 @@ class Adam(NotesChanges):
 
         They are averaged over several learners and divided by the loss scale. ``are_final``: both is done.
         """
+        if not grads:
+            return
         if is_distributed() and not are_final:
             all_reduce_mean(grads)
         if self.loss_scale is not None and not are_final:
@@ -202,7 +218,8 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
     Return the norm before clipping, ``[]``.
     """
     parts = joint_gradients(loss, optims)
-    all_grads = list(itertools.chain(*parts))
+    if not (all_grads := list(itertools.chain(*parts))):
+        return loss.new_zeros(())
     all_reduce_mean(all_grads)
 
     def update(grads: Tensors) -> Tensor:
@@ -221,7 +238,7 @@ def joint_gradients(loss: Tensor, optims: Sequence[Adam]) -> list[Tensors]:
     """Return the gradients of ``loss`` for each of several optimizers of a learner: see :meth:`Adam.gradient`."""
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
     scale = None if optims[0].loss_scale is None else optims[0].loss_scale.value
-    grads = iter(torch.autograd.grad(loss, list(itertools.chain(*parts)), scale))
+    grads = iter(compute_gradients(loss, itertools.chain(*parts), scale))
     return [list(itertools.islice(grads, len(part))) for part in parts]
 
 

@@ -202,9 +202,9 @@ class SphericalLinear(nn.Module):
 
 
 def project_weights(network: nn.Module) -> None:
-    """Restore the norms of all spherical layers of ``network``: SimbaV2, section 4."""
+    """Restore the norms of all spherical layers of ``network`` that are not frozen: SimbaV2, section 4."""
     for layer in network.modules():
-        if isinstance(layer, SphericalLinear):
+        if isinstance(layer, SphericalLinear) and layer.weight.requires_grad:
             layer.project()
 
 

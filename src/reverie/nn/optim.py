@@ -32,6 +32,12 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     return params
 
 
+def compute_gradients(loss: Tensor, params: Iterable[Tensor], scale: Tensor | None) -> Tensors:
+    """Return the gradient of ``loss``, times ``scale``, for each of ``params`` that is not frozen."""
+    trained = [p for p in params if p.requires_grad]
+    return list(torch.autograd.grad(loss, trained, scale)) if trained else []
+
+
 def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
     """Return a learning rate, or a tensor ``[]`` that :func:`advance_schedules` changes if it is a schedule."""
     if not isinstance(lr, PiecewiseLinear):
@@ -203,23 +209,29 @@ class LaPropAGC(NotesChanges):
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
-        With several learners, it is the mean of their gradients; with a loss scale, it is multiplied by that.
+        With several learners, it is the mean of their gradients; with a loss scale, it is multiplied by that. It is 0
+        for parameters frozen by ``requires_grad_(False)``, which do not change.
         """
         for p in self.params:
             p.grad = None
         # An actor's loss may also depend on the world model, which has its own optimizer.
         inputs = [p for p in self.params if p.requires_grad]
         scale = None if self.loss_scale is None else self.loss_scale.value
-        loss.backward(scale, inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        grads = [p.grad for p in self.params if p.grad is not None]
-        if len(grads) != len(self.params):
-            without = [list(p.shape) for p in self.params if p.grad is None]
+        if inputs:
+            loss.backward(scale, inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if without := [list(p.shape) for p in inputs if p.grad is None]:
             raise RunError(
                 f"{len(without)} of {count_noun(len(self.params), 'parameter')} have no gradient, the first of shape "
                 f"{without[0]}: build the optimizer from the parameters that its loss depends on."
             )
+        grads = self.with_frozen(p.grad for p in inputs if p.grad is not None)
         all_reduce_mean(grads)
         return grads
+
+    def with_frozen(self, grads: Iterable[Tensor]) -> Tensors:
+        """Return ``grads``, of the parameters that are not frozen, with zeros for those that are."""
+        remaining = iter(grads)
+        return [next(remaining) if p.requires_grad else torch.zeros_like(p) for p in self.params]
 
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients of :meth:`gradients` and update the parameters. Return metrics, scalars on the device."""
@@ -260,8 +272,8 @@ class LaPropAGC(NotesChanges):
         return laprop(g, clip, self.owner, self.square, self.momentum, rate, corrections, self.cfg)
 
     def _subtract(self, step: Tensor) -> None:
-        """Subtract a flat vector ``[count]`` from the parameters."""
-        pairs = list(zip(self.params, self._parts(step), strict=True))
+        """Subtract a flat vector ``[count]`` from the parameters that are not frozen."""
+        pairs = [pair for pair in zip(self.params, self._parts(step), strict=True) if pair[0].requires_grad]
         for is_usual in (True, False):  # if a single pair had different strides, PyTorch would loop over all pairs
             chosen = [pair for pair in pairs if pair[0].is_contiguous() is is_usual]
             if chosen:
