@@ -10,11 +10,13 @@ DEMO_RUN ?= runs/demo
 SEED ?= 1
 HOURS ?= 1
 
-.PHONY: demo test twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
+.PHONY: demo test nightly slowest twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
 	@echo "make test     set up and run all tests"
+	@echo "make nightly  contracts of each algorithm that make test checks of one algorithm a base"
+	@echo "make slowest  the tests, and which 50 of them take longest (TESTS=tests/run for some of them)"
 	@echo "make twin     play features together for an hour, and compare with plain loops (HOURS=8 for a night)"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
@@ -56,6 +58,12 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" --ignore tests/kernels/test_cuda.py tests/kernels)
+
+nightly: $(VENV)/.dev $(VENV)/.kernels
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(TESTS)
+
+slowest: $(VENV)/.dev $(VENV)/.kernels
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 50 $(TESTS)
 
 # Other combinations of features every day, on two cores.
 twin: $(VENV)/.kernels
