@@ -419,13 +419,19 @@ def alone(request, monkeypatch):
     assert noted not in rows
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("alone", EACH, indirect=True)
-def test_kernel_is_its_definition(request, alone, variant):
+def each_variant():
+    """Each case with each variant. Many rows on one thread are split as on several, which are tried, too; Triton's
+    interpreter is slow, and has one."""
+    for each, variant in itertools.product(EACH, VARIANTS):
+        name, _, number = each.id.rpartition("-")
+        if name not in ON_GPU or (variant != "threads" and (variant != "large" or number == "0")):
+            marks = pytest.mark.nightly if variant == "large" and name not in ON_GPU else ()
+            yield pytest.param(*each.values, variant, id=f"{each.id}-{variant}", marks=marks)
+
+
+@pytest.mark.parametrize(("alone", "variant"), each_variant(), indirect=["alone"])
+def test_kernel_is_its_definition(alone, variant):
     definition, case, calls, device = alone
-    is_repeated = variant == "threads" or (variant == "large" and "-0-large" not in request.node.name)
-    if is_repeated and any(f"[{name}-" in request.node.name for name in ON_GPU):
-        pytest.skip("the interpreter is slow, and has one thread")
     torch.set_num_threads(4 if variant == "threads" else 1)
     several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
     for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:
