@@ -15,7 +15,7 @@ HOURS ?= 1
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
 	@echo "make test     set up and run all tests"
-	@echo "make nightly  contracts of each algorithm that make test checks of one algorithm a base"
+	@echo "make nightly  what make test repeats of no more than one of a kind: algorithms of a base, robots"
 	@echo "make slowest  the tests, and which 50 of them take longest (TESTS=tests/run for some of them)"
 	@echo "make twin     play features together for an hour, and compare with plain loops (HOURS=8 for a night)"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"

@@ -80,7 +80,7 @@ def gone(pid):
         return True
 
 
-@pytest.mark.parametrize("end", ["killed", "killed as environments hang", "at its end"])
+@pytest.mark.parametrize("end", [pytest.param("killed", marks=pytest.mark.nightly), "killed as environments hang", "at its end"])
 def test_workers_do_not_outlive_their_parent(tmp_path, end):
     script = tmp_path / "script.py"
     script.write_text(START + LEFT)
