@@ -28,6 +28,7 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
     monkeypatch.setattr(demo, "program", lambda name: name)  # not by its path from the test's folder
     monkeypatch.setattr(demo, "FILMED", 2)
     monkeypatch.setattr(demo, "EPISODES", 3)
+    monkeypatch.setattr("reverie.envs.minigrid.TILE_PIXELS", 8)  # drawing takes longer than all the rest
     monkeypatch.setattr(demo, "SIDE_BY_SIDE", 1)
     monkeypatch.setattr(reverie, "train", functools.partial(reverie.train, **short))
     assert demo.main(["--run", "runs/demo"]) == 1
