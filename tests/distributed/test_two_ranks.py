@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BASES
 from reverie.algos.table import ALGORITHMS
 
 WORKER = Path(__file__).parent / "two_ranks.py"
@@ -29,8 +28,8 @@ def far_off(folder, which):
 def test_two_ranks_of_half_a_batch_learn_what_one_learns_of_the_whole(which, tmp_path):
     """Weights, moments, targets, statistics and metrics, after two updates on batches with ends of episodes."""
     found = far_off(tmp_path, which)
-    ours = {entry.name for entry in ALGORITHMS}
-    assert len({name.partition(":")[0] for name in found[0]} & ours) == (len(ours) if which == "all" else len(BASES))
+    ours = {entry.name for entry in ALGORITHMS} if which == "all" else {"sac", "tdmpc2", "hiql", "ppo", "rebrac"}
+    assert {name.partition(":")[0] for name in found[0]} >= ours
     same = [(name, each) for rank in found for name, each in rank.items() if name not in OWN_BATCH]
     far = [(name, part, *worst) for name, each in same for part, worst in each.items()]
     assert not [one for one in far if not one[-1] <= (1e-6 if one[1] == "weights" else 1e-5)]

@@ -29,6 +29,8 @@ DROPOUT = {
 }  # fmt: skip
 OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""
+OWN_MEANS = {"td3_bc", "rebrac", "fql_chunks", "ppo_mixed", "v3"}
+"""Learners that take means over all ranks in lines of their own."""
 
 
 @contextlib.contextmanager
@@ -67,8 +69,8 @@ def one_number_a_draw():
 
 
 def learners(which):
-    """Those of each algorithm, or of one a base."""
-    return (one for one in every_learner() if which == "all" or one[0] in contracts.BASES | {"dqn"})
+    """Those of each algorithm, or of one a base and of those with lines of their own."""
+    return (one for one in every_learner() if which == "all" or one[0] in contracts.BASES | OWN_MEANS)
 
 
 def every_learner():
