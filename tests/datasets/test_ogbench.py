@@ -193,6 +193,7 @@ def test_a_robot_moves_objects(name, folder, monkeypatch):
     assert np.abs(one["actions"]).max() <= 1
 
 
+@pytest.mark.nightly
 def test_pictures_of_a_robot(folder, monkeypatch):
     """The same episode as without pictures."""
     pytest.importorskip("ogbench")

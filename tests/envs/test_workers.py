@@ -96,7 +96,9 @@ def test_workers_do_not_outlive_their_parent(tmp_path, end):
 
 
 @pytest.mark.parametrize(
-    "setting", ["env_options={'vectorization': 'async', 'num': 2}", "actors=2, **{'algo.reward_scale': None}"]
+    "setting",
+    ["env_options={'vectorization': 'async', 'num': 2}",
+     pytest.param("actors=2, **{'algo.reward_scale': None}", marks=pytest.mark.nightly)],  # ends at the same line
 )
 def test_workers_do_not_run_an_unguarded_script_again(tmp_path, setting):
     script = tmp_path / "script.py"
