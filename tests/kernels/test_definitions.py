@@ -437,7 +437,8 @@ def test_kernel_is_its_definition(alone, variant):
     definition, case, calls, device = alone
     torch.set_num_threads(4 if variant == "threads" else 1)
     several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
-    for name in several[: case.nan] if variant == "nan" else [case.large if variant in ("threads", "large") else variant]:
+    sizes = case.large if variant in ("threads", "large") else variant
+    for name in several[: case.nan] if variant == "nan" else [sizes]:
         ours, theirs = (outcome(f, inputs(case, name, device)) for f in (definition, plain(definition)))
         torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
     assert bool(calls) == (variant not in case.unfit) or (variant == "nan" and case.nan == 0)
