@@ -53,17 +53,22 @@ $(VENV)/.kernels: $(VENV)/.demo $(wildcard src/reverie/kernels/csrc/*.[ch])
 demo: $(VENV)/.kernels
 	$(BIN)/python tools/demo.py --run $(DEMO_RUN) --seed $(SEED)
 
+ON_TRITON = PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" \
+	--ignore tests/kernels/test_cuda.py tests/kernels
+
 # Tests start hundreds of processes; each would compile the library anew if none may keep the bytecode.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" --ignore tests/kernels/test_cuda.py tests/kernels)
+	$(if $(TRITON),$(ON_TRITON))
 
-nightly: $(VENV)/.dev $(VENV)/.kernels
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly $(TESTS)
+nightly: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
+	$(if $(TRITON),$(ON_TRITON) -m nightly)
 
-slowest: $(VENV)/.dev $(VENV)/.kernels
+slowest: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 50 $(TESTS)
+	$(if $(TRITON),$(ON_TRITON) --durations 50)
 
 # Other combinations of features every day, on two cores.
 twin: $(VENV)/.kernels
