@@ -49,7 +49,7 @@ def test_cartpole_is_solved_in_float16(tmp_path):
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("ppo", {}),
+        pytest.param("ppo", {}, marks=pytest.mark.nightly),
         pytest.param(
             "dqn", {"env.num": 16, "train_freq": 16, "replay_ratio": 0.125, "learning_starts": 200, "random_steps": 200,
                     "algo.lr": 2e-3, "algo.batch_size": 64, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000)"},

@@ -168,7 +168,7 @@ DISTINCT = sorted({(type(config), type(getattr(config.networks, "memory", None))
                    for name, config in reversed(CONFIGS.items()) if name not in ALIKE}.values())  # fmt: skip
 """One of each algorithm and kind of memory, for tests of what all settings of an algorithm do alike."""
 BASES = {"dqn_choices", "sac_ensemble", "discrete_crr_transformer", "gail_mixed", "tdmpc2", "hiql", "ppo_lstm",
-         "pydreamer", "v3_p2e"}  # fmt: skip
+         "pydreamer", "v3"}  # fmt: skip
 """One of each base of learners and of the ways through it: choices, numbers, memories, data, plans, goals, rollouts;
 and Dreamers of ``dreamer_configs.py``."""
 
