@@ -10,11 +10,13 @@ DEMO_RUN ?= runs/demo
 SEED ?= 1
 HOURS ?= 1
 
-.PHONY: demo test twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
+.PHONY: demo test nightly slowest twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
 	@echo "make test     set up and run all tests"
+	@echo "make nightly  what make test repeats of no more than one of a kind: algorithms of a base, robots"
+	@echo "make slowest  the tests, and which 50 of them take longest (TESTS=tests/run for some of them)"
 	@echo "make twin     play features together for an hour, and compare with plain loops (HOURS=8 for a night)"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
@@ -51,11 +53,22 @@ $(VENV)/.kernels: $(VENV)/.demo $(wildcard src/reverie/kernels/csrc/*.[ch])
 demo: $(VENV)/.kernels
 	$(BIN)/python tools/demo.py --run $(DEMO_RUN) --seed $(SEED)
 
+ON_TRITON = PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" \
+	--ignore tests/kernels/test_cuda.py tests/kernels
+
 # Tests start hundreds of processes; each would compile the library anew if none may keep the bytecode.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" --ignore tests/kernels/test_cuda.py tests/kernels)
+	$(if $(TRITON),$(ON_TRITON))
+
+nightly: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
+	$(if $(TRITON),$(ON_TRITON) -m nightly)
+
+slowest: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 50 $(TESTS)
+	$(if $(TRITON),$(ON_TRITON) --durations 50)
 
 # Other combinations of features every day, on two cores.
 twin: $(VENV)/.kernels

@@ -219,7 +219,7 @@ def test_rows_that_a_run_collected(copied):
 
 
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("suffix", ["png", "svg", "html"])
+@pytest.mark.parametrize("suffix", ["png", pytest.param("svg", marks=pytest.mark.nightly), "html"])
 def test_the_command_writes_the_strip(copied, tmp_path, capsys, suffix):
     path = tmp_path / f"strip.{suffix}"
     assert (

@@ -68,7 +68,12 @@ def extras(agent: Any, b: int, t: int) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("name", OURS)
+BASES = {"bc", "discrete_crr", "dqn", "dreamer_v3", "gail", "hiql", "ppo", "sac", "tdmpc2"}
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in BASES else pytest.mark.nightly) for name in OURS
+])  # fmt: skip
 def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
     config = config_of(name)
     assert not config.on_policy or config.action_kinds == SPACES.keys()

@@ -23,6 +23,7 @@ from contracts import (
     assert_declared,
     batch,
     build,
+    by_base,
     learned,
     lived,
     shown,
@@ -49,8 +50,8 @@ CLONES = [name for name in OFFLINE if name.startswith(("bc", "decision")) and no
 
 pytestmark = pytest.mark.usefixtures("plain_pytorch")
 NAMES = [name for name in CONFIGS if name not in ALIKE]
-every = pytest.mark.parametrize("name", NAMES)
 distinct = pytest.mark.parametrize("name", DISTINCT)
+based = pytest.mark.parametrize("name", by_base(NAMES))
 replaying = pytest.mark.parametrize("name", [name for name in NAMES if name not in ON_POLICY])
 specs = pytest.mark.parametrize("spec", SPECS)
 bounded = pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
@@ -62,7 +63,7 @@ def test_every_algorithm_is_here():
     assert {algorithm_name(type(config)) for config in CONFIGS.values()} | DREAMERS == ours
 
 
-@distinct
+@based
 def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
     """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
     spec, moves = tiny(name).acting_spec(SPECS["everything"]), ACTIONS.get(name, MOVES)
@@ -118,7 +119,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
         assert agent.policy.extras(agent.policy.override(state, action)).keys() == agent.extra_spec.keys()
 
 
-@every
+@based
 def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
     scaled = {} if name.startswith("gail") else {"reward_scale": "factor(0.5)"}
     prepared = {

@@ -137,7 +137,11 @@ def trained(algo: str, run: Path, actions: str = "discrete", **kwargs: Any) -> r
 
 
 @pytest.mark.parametrize(
-    ("algo", "offline", "actions"), [("discrete_sac", "discrete_bcq", "multi_discrete"), ("sac", "iql", "dict")]
+    ("algo", "offline", "actions"),
+    [
+        ("discrete_sac", "discrete_bcq", "multi_discrete"),
+        pytest.param("sac", "iql", "dict", marks=pytest.mark.nightly),  # tests/twin has mixed actions with masks
+    ],
 )
 def test_all_choices_of_an_action_are_legal(algo: str, offline: str, actions: str, tmp_path: Path) -> None:
     agent = trained(algo, tmp_path / "online", actions=actions)
@@ -147,6 +151,7 @@ def test_all_choices_of_an_action_are_legal(algo: str, offline: str, actions: st
     assert reverie.load(tmp_path / "off").action_spec == agent.action_spec
 
 
+@pytest.mark.nightly  # tests/twin crosses masks with algorithms and files
 @pytest.mark.parametrize("tell", ["info", "method", "observation"])
 def test_masks_are_found_stored_and_recorded_wherever_they_are_told(tell: str, tmp_path: Path) -> None:
     agent = trained("dqn", tmp_path / "run", tell=tell)

@@ -175,7 +175,10 @@ def test_goals_to_be_stitched_are_four_cells_away():
             assert env.get_oracle_subgoal(start, goal)[1][tuple(task["init_ij"])] == 4
 
 
-@pytest.mark.parametrize("name", ["cube-double-play-v0", "scene-noisy-v0", "puzzle-3x3-play-v0"])
+@pytest.mark.parametrize("name", [
+    "scene-noisy-v0",  # has the cubes and the buttons of the others
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("cube-double-play-v0", "puzzle-3x3-play-v0")),
+])  # fmt: skip
 def test_a_robot_moves_objects(name, folder, monkeypatch):
     pytest.importorskip("ogbench")
     monkeypatch.setitem(RECIPES, name, Recipe(1, 120))
@@ -190,6 +193,7 @@ def test_a_robot_moves_objects(name, folder, monkeypatch):
     assert np.abs(one["actions"]).max() <= 1
 
 
+@pytest.mark.nightly
 def test_pictures_of_a_robot(folder, monkeypatch):
     """The same episode as without pictures."""
     pytest.importorskip("ogbench")

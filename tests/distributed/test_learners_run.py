@@ -177,7 +177,9 @@ def printed_to(path):
         print(path.read_text())
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["a player", "an actor each"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(1, marks=pytest.mark.nightly), 2], ids=("a player", "an actor each")
+)
 def acted(request, tmp_path_factory) -> Path:
     """A finished run of two learners and one actor for both, or one for each, of which the second is lost once."""
     path = tmp_path_factory.mktemp("runs") / "acted"

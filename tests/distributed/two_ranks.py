@@ -29,6 +29,8 @@ DROPOUT = {
 }  # fmt: skip
 OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""
+OWN_MEANS = {"td3_bc", "rebrac", "fql_chunks", "ppo_mixed", "v3"}
+"""Learners that take means over all ranks in lines of their own."""
 
 
 @contextlib.contextmanager
@@ -66,7 +68,12 @@ def one_number_a_draw():
             setattr(where, name, value)
 
 
-def learners():
+def learners(which):
+    """Those of each algorithm, or of one a base and of those with lines of their own."""
+    return (one for one in every_learner() if which == "all" or one[0] in contracts.BASES | OWN_MEANS)
+
+
+def every_learner():
     """Yield the name of each algorithm with what makes its learner and a batch."""
     for name, cfg in contracts.ON_POLICY.items():
         if name not in contracts.DISTINCT:
@@ -136,16 +143,16 @@ def windows_of(rank, recorded):
     return [i for half in halves for i in half[rank * len(half) // 2 : (rank + 1) * len(half) // 2]]
 
 
-def main(rank: int, where: str, out: str) -> None:
+def main(rank: int, where: str, out: str, which: str) -> None:
     torch.set_num_threads(1)
     group, folder = ProcessGroup.join("cpu", torch.distributed.FileStore(where, 2), rank, 2), Path(out).parent
-    for name, made, make in [*learners()][rank::2]:  # each rank learns from the whole batches of half of them
+    for name, made, make in [*learners(which)][rank::2]:  # each rank learns from the whole batches of half of them
         whole = made(8)
         batches = [make(whole, seed=i) for i in range(UPDATES)]
         torch.save((batches, *trained(whole, batches, slice(None))), folder / f"{name}.pt")
     torch.distributed.barrier()
     found = {}
-    for name, made, _ in learners():
+    for name, made, _ in learners(which):
         half, rows = made(4), windows_of(rank, name.startswith("gail"))
         batches, expected, metrics = torch.load(folder / f"{name}.pt", weights_only=False)
         half.set_num_offline(2)

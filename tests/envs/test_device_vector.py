@@ -75,7 +75,11 @@ def test_actions_are_converted_as_on_the_host(space):
     torch.testing.assert_close(action_decoder(space, CPU)(torch.from_numpy(flat)), to_tensors(codec(flat)))
 
 
-@pytest.mark.parametrize("num", [1, 3, 64])
+NUMS = [64, *(pytest.param(num, marks=pytest.mark.nightly) for num in (1, 3))]
+"""Of environments; tests/twin plays few."""
+
+
+@pytest.mark.parametrize("num", NUMS)
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_of_each_autoreset_mode(mode, num):
     check_rows(random_rows(torch_env(num, mode), 200), hidden=mode == AutoresetMode.SAME_STEP)
@@ -88,7 +92,7 @@ def test_rows_of_a_vector_that_does_not_reset_whatever_its_metadata_say():
     check_rows(random_rows(DeviceVectorEnv(TorchVector(cycle), EnvConfig(num=64), 0), 200))
 
 
-@pytest.mark.parametrize("num", [1, 3, 64])
+@pytest.mark.parametrize("num", NUMS)
 def test_rows_of_an_environment_in_jax(num):
     pytest.importorskip("jax")
     check_rows(random_rows(jax_env(num), 200))

@@ -150,9 +150,10 @@ def test_a_check_of_tasks():
 
 @pytest.mark.parametrize(
     ("env_id", "shape", "tasks"),
-    [("pointmaze-medium-v0", (2,), 5), ("antmaze-medium-v0", (29,), 5), ("cube-single-v0", (28,), 5),
-     ("scene-v0", (40,), 5), ("puzzle-3x3-v0", (55,), 5), ("powderworld-easy-v0", (32, 32, 6), 5),
-     ("pointmaze-medium-singletask-v0", (2,), 0)],
+    [("pointmaze-medium-v0", (2,), 5), ("antmaze-medium-v0", (29,), 5), ("scene-v0", (40,), 5),
+     *(pytest.param(*other, 5, marks=pytest.mark.nightly)  # robots of the same class as in scenes
+       for other in (("cube-single-v0", (28,)), ("puzzle-3x3-v0", (55,)))),
+     ("powderworld-easy-v0", (32, 32, 6), 5), ("pointmaze-medium-singletask-v0", (2,), 0)],
 )  # fmt: skip
 def test_environments_of_ogbench(env_id, shape, tasks):
     pytest.importorskip("ogbench")

@@ -43,7 +43,9 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("env_id", EXACT)
+@pytest.mark.parametrize("env_id", [
+    pytest.param(name, marks=pytest.mark.nightly if name == "ALE/Breakout-v5" else ()) for name in EXACT
+])  # fmt: skip
 def test_it_goes_on_exactly(make, env_id):
     if env_id.startswith("dm_control"):
         pytest.importorskip("dm_control")

@@ -213,7 +213,7 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
     ("algorithm", "env", "low", "wide"),
     [
         ("c51", "CartPole-v1", {"v_min": -0.1, "v_max": 0.1}, {"v_min": 0.0, "v_max": 100.0}),
-        ("simba_v2", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}),
+        pytest.param("simba_v2", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}, marks=pytest.mark.nightly),
     ],
 )
 def test_returns_outside_of_the_atoms(

@@ -26,6 +26,7 @@ from reverie.nn.tdmpc2_networks import MishLayer
 
 compiled = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
 DREAMERS = ("v1", "v2", "pydreamer", "p2e", "v3", "v3_p2e", "r2_barlow")
+learners = pytest.mark.parametrize("name", contracts.by_base([*contracts.DISTINCT, *DREAMERS]))
 
 
 def learner(name):
@@ -75,7 +76,7 @@ def attribute(module):
 CHANGES = (hook, pre_hook, function, subclass)
 
 
-@pytest.mark.parametrize("name", [*contracts.DISTINCT, *DREAMERS])
+@learners
 def test_each_change_of_each_module_is_noticed(name):
     agent, _ = learner(name)
     addresses = capture.ModuleAddresses(agent)
@@ -86,7 +87,7 @@ def test_each_change_of_each_module_is_noticed(name):
         assert not addresses.watch.find_change(), (change, module)
 
 
-@pytest.mark.parametrize("name", [*contracts.DISTINCT, *DREAMERS])
+@learners
 def test_updates_and_actions_change_nothing_that_is_watched(name):
     """Otherwise nothing would be captured for long."""
     agent, batch = learner(name)
@@ -133,7 +134,7 @@ WITHOUT_CALLS = (Algorithm, TDObjective, Conv, DoublingConv, ConvReLU, MishLayer
 """Classes of modules that hold weights for others, or whose methods are called."""
 
 
-@pytest.mark.parametrize("name", [*contracts.DISTINCT, *DREAMERS])
+@learners
 def test_modules_with_weights_are_called_and_give_what_is_computed_in_their_place(name):
     """With a subclass that changes nothing, layers are called one by one, so that changes have an effect."""
     found, called = [], set()

@@ -40,6 +40,7 @@ class Case(NamedTuple):
     nan: int | None = None  # how many of the tensors of floats may hold NaN; None: all
     unfit: tuple[str, ...] = ("none",)  # variants that the kernel leaves to the definition
     settings: Any = MappingProxyType({})  # arguments by name
+    large: str = "large"  # the sizes of this variant
 
 
 SIZES = {
@@ -48,6 +49,7 @@ SIZES = {
     "one": {"m": 1, "n": 1, "k": 1},
     "none": {"m": 0, "n": 16, "k": 8},
     "large": {"m": 300, "n": 130, "k": 70},
+    "tiles": {"m": 70, "n": 70, "k": 35},
 }
 
 
@@ -260,7 +262,8 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
     "mlp_gpu.perceptron_triton": [
-        Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7), activation="tanh"), (0, 1, 2), **NETS),
+        Case(mlp(2, False, (10,)), (0, 1), large="tiles", **NETS),
+        Case(mlp(1, True, (4, 7), activation="tanh"), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
     "policies_gpu.normal_density_triton": [Case(drawn(("m", "k"), ("m", "k"), ("k",)), (1, 2), 1e-4, unfit=MANY)],
@@ -278,7 +281,7 @@ CASES: dict[str, list[Case]] = {
     "policies_gpu.scale_pixels_triton": [
         Case(lambda normal, s: ((50 * normal(s["m"], s["k"]).abs()).byte(), 0.1, -0.5, normal(2)), **NO_GAPS),
     ],
-    "policies_gpu.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1))],
+    "policies_gpu.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1), large="tiles")],
     "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
     "relu_mlp.normed_perceptron_cpu": [
         Case(mlp(2, False, (4, 7), norm="after_relu"), (0, 1, 3), **NETS),
@@ -419,16 +422,23 @@ def alone(request, monkeypatch):
     assert noted not in rows
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("alone", EACH, indirect=True)
-def test_kernel_is_its_definition(request, alone, variant):
+def each_variant():
+    """Each case with each variant. Many rows on one thread are split as on several, which are tried, too; Triton's
+    interpreter is slow, and has one."""
+    for each, variant in itertools.product(EACH, VARIANTS):
+        name, _, number = each.id.rpartition("-")
+        if name not in ON_GPU or (variant != "threads" and (variant != "large" or number == "0")):
+            marks = pytest.mark.nightly if variant == "large" and name not in ON_GPU else ()
+            yield pytest.param(*each.values, variant, id=f"{each.id}-{variant}", marks=marks)
+
+
+@pytest.mark.parametrize(("alone", "variant"), each_variant(), indirect=["alone"])
+def test_kernel_is_its_definition(alone, variant):
     definition, case, calls, device = alone
-    is_repeated = variant == "threads" or (variant == "large" and "-0-large" not in request.node.name)
-    if is_repeated and any(f"[{name}-" in request.node.name for name in ON_GPU):
-        pytest.skip("the interpreter is slow, and has one thread")
     torch.set_num_threads(4 if variant == "threads" else 1)
     several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
-    for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:
+    sizes = case.large if variant in ("threads", "large") else variant
+    for name in several[: case.nan] if variant == "nan" else [sizes]:
         ours, theirs = (outcome(f, inputs(case, name, device)) for f in (definition, plain(definition)))
         torch.testing.assert_close(ours, theirs, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
     assert bool(calls) == (variant not in case.unfit) or (variant == "nan" and case.nan == 0)

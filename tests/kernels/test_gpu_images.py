@@ -62,9 +62,8 @@ def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bins", [255, 6])
-def test_two_hot(on_gpu, dtype, bins):
+@pytest.mark.parametrize(("bins", "dtype"), [(255, torch.bfloat16), (6, torch.float32)])
+def test_two_hot(on_gpu, bins, dtype):
     """Numbers at, between and beyond bins, and such that are not finite; a head that predicts exactly 0."""
     values = torch.tensor([0.0, 1.5, -1.5, 1e9, -1e9, float("inf"), float("-inf"), float("nan")]).to(DEVICE)
     logits = (3 * torch.randn(2, 5, 8, bins)).to(DEVICE, dtype)[:, 1:].requires_grad_()  # with gaps

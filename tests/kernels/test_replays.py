@@ -10,7 +10,7 @@ import torch
 from tapes import Tapes
 
 import dreamer_configs
-from contracts import CONFIGS, DISTINCT, PREPARED, batch, build, learned, lived, shown, steps
+from contracts import BASES, CONFIGS, DISTINCT, PREPARED, batch, build, by_base, learned, lived, shown, steps
 from dreamer_configs import V3, made
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 
@@ -20,7 +20,7 @@ WORLD_MODELS = [name for name in dreamer_configs.CONFIGS if name not in ("v1", "
 @pytest.mark.usefixtures("plain_pytorch")
 @pytest.mark.parametrize(
     ("name", "spec", "functions"),
-    [(name, "vector", "compiled") for name in DISTINCT]
+    [pytest.param(name, "vector", "compiled", marks=[] if name in BASES else pytest.mark.nightly) for name in DISTINCT]
     + [(name, "everything", "plain") for name in ("dqn_choices", "discrete_sac_transformer", "ppo_lstm", "tdmpc2")],
 )
 def test_replays_learn_what_updates_learn(name, spec, functions):
@@ -89,7 +89,7 @@ def test_replays_see_statistics_that_have_moved(name, functions):
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["pydreamer", "v3_p2e", "r2_barlow"])
+@pytest.mark.parametrize("name", by_base(["pydreamer", "v3_p2e", "r2_barlow"]))
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)

@@ -26,7 +26,8 @@ V2 = SMALL | {
 @pytest.mark.parametrize(
     ("algorithm", "env", "small", "steps", "least"),
     [
-        ("dreamer_v3", "reverie/Look-v0", V3, 1200, 8.5),  # best 10, by chance 5: what to do is in the picture
+        # Best 10, by chance 5: what to do is in the picture. Its updates equal recordings of the authors' code.
+        pytest.param("dreamer_v3", "reverie/Look-v0", V3, 1200, 8.5, marks=pytest.mark.nightly),
         ("dreamer_v2", "reverie/Count-v0", V2, 800, 9.5),  # best 10, by chance 5: the episode ends by the clock
     ],
 )

@@ -90,7 +90,7 @@ SHARP = {"discount": DISCOUNT, "tau": 0.02}
 
 @pytest.mark.parametrize(("name", "updates", "settings"), [
     ("gcivl", 2000, {"expectile": 0.97, "alpha": 20.0, "lr": 3e-3}),
-    ("gciql", 2300, {"expectile": 0.98, "alpha": 20.0, "actor_loss": "awr"}),
+    pytest.param("gciql", 2300, {"expectile": 0.98, "alpha": 20.0, "actor_loss": "awr"}, marks=pytest.mark.nightly),
 ])  # fmt: skip
 def test_values_are_those_of_the_shortest_way_which_the_policy_takes(name, updates, settings):
     """V(s, g) = -(1 - gamma^d) / (1 - gamma), d steps away."""
@@ -119,7 +119,9 @@ def stitched(name):
     return trained(name, updates, halves=True, **settings)
 
 
-@pytest.mark.parametrize("name", STITCHED)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.nightly if name == "gcivl" else ()) for name in STITCHED
+])  # fmt: skip
 def test_values_continue_episodes_by_others_and_imitation_does_not(name):
     """No episode leads from one end of the corridor to the other."""
     start, goal = pairs()
@@ -169,6 +171,7 @@ def distances(agent, start, goal):
 LOOSE = {"actor_loss": "awr", "representation_width": 64, "tolerance": 0.01, "batch_size": 128}
 
 
+@pytest.mark.nightly
 def test_distances_of_qrl_are_lengths_of_ways():
     agent, (start, goal) = trained("qrl", 1750, lr=5e-3, **LOOSE), pairs()
     assert np.abs(distances(agent, start, goal) / np.abs(start - goal) - 1).mean() < 0.15

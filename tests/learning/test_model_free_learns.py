@@ -56,7 +56,7 @@ PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
         ("qr_dqn", {"algo.num_quantiles": 20, "algo.kappa": 0.0}),
         ("c51", {"algo.dueling": True, "algo.double": True, "algo.value_estimator": NStep(3), "algo.batch_length": 4,
                  "algo.noisy_sigma": 0.5, "algo.exploration": "epsilon_greedy(0)"}),  # Rainbow
-        ("iqn", {"algo.num_policy_quantiles": 8}),
+        pytest.param("iqn", {"algo.num_policy_quantiles": 8}, marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_values_of_choices_solve(name, own, tmp_path):

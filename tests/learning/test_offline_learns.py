@@ -109,7 +109,10 @@ def chosen(agent):
     return [(sign * action[:, 0])[sign == s].mean().item() for s in (-1, 1)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("bc", "cql", "crr", "iql", "td3_bc") else pytest.mark.nightly)
+    for name in CASES
+])  # fmt: skip
 def test_the_better_actions_of_the_data_and_none_that_it_does_not_hold(name):
     config, updates, (low, high) = CASES[name]
     found = chosen(trained(config, updates))

@@ -29,6 +29,7 @@ def test_solved(name, env, goal, own, tmp_path):
     assert result.env_steps < 20_000
 
 
+@pytest.mark.nightly
 def test_cartpole_is_solved_with_its_preset(tmp_path):
     """Of 500 at most."""
     quick = {"schedule.eval_every": 2500, "stop_score": 475.0, "console": False, "tensorboard": False}
@@ -48,9 +49,12 @@ def test_cartpole_is_solved_in_float16(tmp_path):
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("ppo", {}),
-        ("dqn", {"env.num": 16, "train_freq": 16, "replay_ratio": 0.125, "learning_starts": 200, "random_steps": 200,
-                 "algo.lr": 2e-3, "algo.batch_size": 64, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000)"}),
+        pytest.param("ppo", {}, marks=pytest.mark.nightly),
+        pytest.param(
+            "dqn", {"env.num": 16, "train_freq": 16, "replay_ratio": 0.125, "learning_starts": 200, "random_steps": 200,
+                    "algo.lr": 2e-3, "algo.batch_size": 64, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000)"},
+            marks=pytest.mark.nightly,
+        ),
     ],
 )  # fmt: skip
 def test_an_environment_in_jax_is_solved(name, own, tmp_path):

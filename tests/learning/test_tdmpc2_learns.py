@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 import reverie
 
 SMALL = {
@@ -14,6 +16,7 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly  # plans and updates equal recordings of the authors' code: tests/parity/tdmpc2.py
 def test_solved_by_planning_and_by_the_policy(tmp_path):
     """Best 0, -53 without looking, -160 at worst: the action is the target that is seen, in units of the space."""
     settings = SMALL | {"steps": 1200, "schedule.eval_every": 200, "stop_score": -3.0}

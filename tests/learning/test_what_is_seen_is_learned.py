@@ -100,7 +100,10 @@ class Remote(Match):
 
 @pytest.mark.parametrize(
     ("name", "units"),
-    [("td3", {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}), ("simba_v2", {})],
+    [
+        ("td3", {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}),
+        pytest.param("simba_v2", {}, marks=pytest.mark.nightly),
+    ],
 )
 def test_units_do_not_matter(name: str, units: dict[str, Any], tmp_path: Any) -> None:
     """Without these settings, which SimbaV2 has by default, TD3 loses more than 20,000."""

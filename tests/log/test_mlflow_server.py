@@ -68,6 +68,7 @@ def server(tmp_path, monkeypatch):
         process.wait()
 
 
+@pytest.mark.nightly  # a server of its own takes seconds; test_trackers.py and test_artifacts.py write without one
 def test_a_run_at_a_server(server, tmp_path, monkeypatch, capsys):
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()

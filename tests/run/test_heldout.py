@@ -108,7 +108,10 @@ def test_held_out_episodes_are_whole_and_evenly_spaced(fraction: float, lengths:
     np.testing.assert_array_equal(number[np.concatenate(heldout.masks)], chosen)
 
 
-@pytest.mark.parametrize("algorithm", ["bcq", "crr", "decision_transformer", "fql", "iql", "rebrac", "sac", "tdmpc2"])
+@pytest.mark.parametrize("algorithm", [
+    "decision_transformer", "fql", "sac", "tdmpc2",
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bcq", "crr", "iql", "rebrac")),  # by the same lines
+])  # fmt: skip
 def test_losses_on_held_out_data_have_the_names_of_an_update(pendulum: Path, algorithm: str) -> None:
     small = SMALL if algorithm not in OWN_WINDOWS else {"algo.batch_size": 8, "algo.networks.units": (16,)}
     own = {"data.path": str(pendulum), "device": "cpu", "env.id": "none", "eval_episodes": 0, "heldout_fraction": 0.25}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -166,6 +167,17 @@ ALIKE = {"sac", "sac_mixed", "gail_discrete", "dqn_lstm", "qr_dqn_gru", "bc_choi
 DISTINCT = sorted({(type(config), type(getattr(config.networks, "memory", None))): name
                    for name, config in reversed(CONFIGS.items()) if name not in ALIKE}.values())  # fmt: skip
 """One of each algorithm and kind of memory, for tests of what all settings of an algorithm do alike."""
+BASES = {"dqn_choices", "sac_ensemble", "discrete_crr_transformer", "gail_mixed", "tdmpc2", "hiql", "ppo_lstm",
+         "pydreamer", "v3"}  # fmt: skip
+"""One of each base of learners and of the ways through it: choices, numbers, memories, data, plans, goals, rollouts;
+and Dreamers of ``dreamer_configs.py``."""
+
+
+def by_base(names):
+    """The same, of which ``make test`` runs those of ``BASES``, and ``make nightly`` the others."""
+    return [name if name in BASES else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder": "dreamer(depth=2)"}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},

@@ -212,11 +212,12 @@ class Graph:
 
     def replay(self) -> None:
         fake().replays += 1
-        for func, args, kwargs, out in self.calls:
-            results = zip(leaves(func(*args, **kwargs)), leaves(out), strict=True)
-            for new, old in results:
-                if isinstance(new, Tensor) and new.data_ptr() != old.data_ptr():
-                    old.copy_(new)
+        with torch._C._DisableTorchDispatch():  # all tensors here are of the host: nothing is left to be refused
+            for func, args, kwargs, out in self.calls:
+                results = zip(leaves(func(*args, **kwargs)), leaves(out), strict=True)
+                for new, old in results:
+                    if isinstance(new, Tensor) and new.data_ptr() != old.data_ptr():
+                        old.copy_(new)
 
 
 class Stream:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from fake_cuda import leaves
 from reverie.core.kernel_dispatch import use_only_kernels
 
 aten = torch.ops.aten
@@ -27,13 +27,19 @@ class HostWork(AssertionError):
 class _Operations(TorchDispatchMode):
     """Every operation, also of the backward pass, is on meta tensors alone, which have no numbers to wait for."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: no call goes through ``torch._dynamo`` (``kernels/tape.py: Tape``)."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in WAITING:
             raise HostWork(f"{func} waits for the device")
         if func is aten.index_put_.default and any(i is not None and i.dtype == torch.bool for i in args[1]):
             raise HostWork("an index of unknown length")
         out = func(*args, **(kwargs or {}))
-        hosts = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor) and x.device.type != "meta"]
+        given = leaves((*args, *(kwargs or {}).values(), out))
+        hosts = [x for x in given if isinstance(x, Tensor) and not x.is_meta]
         if hosts:
             raise HostWork(f"{func} has a tensor on the host")
         return out

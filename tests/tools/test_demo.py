@@ -23,10 +23,12 @@ def demo():
 
 def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monkeypatch, capfd):
     pytest.importorskip("minigrid")
-    short = {"steps": 640, "learning_starts": 50, "replay_ratio": 0.02, "schedule.eval_every": 0, "eval_episodes": 1}
+    short = {"steps": 640, "learning_starts": 50, "replay_ratio": 0.01, "schedule.eval_every": 0, "eval_episodes": 1}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "program", lambda name: name)  # not by its path from the test's folder
     monkeypatch.setattr(demo, "FILMED", 2)
+    monkeypatch.setattr(demo, "EPISODES", 3)
+    monkeypatch.setattr("reverie.envs.minigrid.TILE_PIXELS", 8)  # drawing takes longer than all the rest
     monkeypatch.setattr(demo, "SIDE_BY_SIDE", 1)
     monkeypatch.setattr(reverie, "train", functools.partial(reverie.train, **short))
     assert demo.main(["--run", "runs/demo"]) == 1

@@ -103,7 +103,8 @@ def play_collector(c, folder, steps, report):
                 weights.watch(collector.experiment.source)
             for number, batch in enumerate(collector):
                 columns = to_columns(batch)
-                sampled.append((columns, values.ask(algo, algo.prepare_batch(batch), c)))
+                is_asked = number % 2 == 0  # one row at a time takes as long as all the rest
+                sampled.append((columns, values.ask(algo, algo.prepare_batch(batch), c) if is_asked else None))
                 collector.feedback(batch, algo.update(batch))
                 if c["evaluate"] != "no" and evaluation is None and number > 10:
                     evaluation = collector.evaluate(1)
@@ -228,6 +229,7 @@ def play_data(c, folder, steps, report):
     """A run whose rows another one learns from, alone or together with its own."""
     first, second = train_settings(c), train_settings(c)
     first["replay"] = {name: value for name, value in first["replay"].items() if name != "hindsight"}
+    first["replay_ratio"] = 0.02  # its rows count, not what it learns
     factory = make_factory(c, folder)
     reverie.train(c["algo"], env=factory, run=folder / "run", steps=steps, seed=3, **first)
     if c["door"] == "offline":

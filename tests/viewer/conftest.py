@@ -49,12 +49,13 @@ def folder(tmp_path_factory):
 def logged_run(folder):
     """Write a run that was never trained: its settings, scores along the steps, and the score at the end."""
 
+    saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
+
     def write(path, scores, final=None, **settings):
         path.mkdir()
-        saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
         steps = [100 * (i + 1) for i in range(len(scores))]
-        saved["experiment"] |= {"steps": steps[-1], **settings}
-        (path / "config.yaml").write_text(yaml.safe_dump(saved))
+        experiment = saved["experiment"] | {"steps": steps[-1], **settings}
+        (path / "config.yaml").write_text(json.dumps(saved | {"experiment": experiment}))  # which is YAML, too
         rows = [
             {"step": step, "episode/score": score, "time/seconds": step / 80, "counters/updates": step / 4}
             for step, score in zip(steps, scores, strict=True)

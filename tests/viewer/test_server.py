@@ -373,8 +373,8 @@ def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
 @pytest.mark.parametrize(
     ("scores", "longer", "answer"),
     [
-        ([1, 2, 3, 4, 5], [], "{a} is best on CartPole-v1 after 200 env steps, with a mean of 103.0 (IQM 103.0, 95 % "),
-        ([1, 2, 3, 4, 5], [], " seeds) against 3 of {b}."),
+        ([1, 2, 3, 4, 5], [], "{a} is best on CartPole-v1 after 200 env steps, with a mean of 103.0 (IQM 103.0, 95 % "
+         "... seeds) against 3 of {b}."),
         ([99, 100, 101, 104, 120], [], "Cannot tell which is best on CartPole-v1 after 200 env steps, as the intervals "
          "of {a} and {b} overlap: {a} has a mean of 103.0 (IQM 103.0, "),
         ([1, 2, 3, 4], [], "as {b} has fewer than 5 seeds: {a} has a mean of 103.0 ("),
@@ -390,7 +390,7 @@ def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
     known = compare_settings(runs)
     labels = {group["runs"][0][0]: group["label"] for group in known["groups"]}
     (said,) = known["answers"]
-    assert answer.format(**labels) in said["text"]
+    assert all(part in said["text"] for part in answer.format(**labels).split("..."))
     for group, name in zip(known["groups"], "ab", strict=True):
         (setting,) = compare(tmp_path / f"{name}*").settings
         assert group["score"]["scores"].tolist() == setting.scores.tolist()
