@@ -306,10 +306,10 @@ def _format_sizes(sizes: Sizes) -> str:
 def _note_obs_bounds(archive: SB3Archive, obs: ObsSpec) -> None:
     """Warn if the finite bounds of observations differ from the environment's, as with a wrapper that rescales them."""
     space, parts = archive.space("observation", "Box"), [*without_mask(obs).values()]
-    shown = [_shown_numbers(str(space.get(name)), parts[0].width) for name in ("low", "high")]
-    if len(parts) > 1 or not parts[0].declared_bounds or not all(shown):
+    visible = [_shown_numbers(str(space.get(name)), parts[0].width) for name in ("low", "high")]
+    if len(parts) > 1 or not parts[0].declared_bounds or not all(visible):
         return
-    low, high = min(shown[0].values()), max(shown[1].values())
+    low, high = min(visible[0].values()), max(visible[1].values())
     bounds = f"{'numbers' if 'float' in str(space.get('dtype')) else 'integers'} in {low:g}..{high:g}"
     if math.isfinite(low) and math.isfinite(high) and bounds != parts[0].declared_bounds:
         logger.warning(
@@ -336,11 +336,11 @@ def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
     space, (part, *_) = archive.space("action", "Box"), action.parts.values()
     if not space or not (part.low and part.high):
         return
-    shown = [_shown_numbers(str(space.get(name)), part.size) for name in ("low", "high")]
+    visible = [_shown_numbers(str(space.get(name)), part.size) for name in ("low", "high")]
     env_bounds = [
-        [bound[index] for index in numbers] for bound, numbers in zip((part.low, part.high), shown, strict=True)
+        [bound[index] for index in numbers] for bound, numbers in zip((part.low, part.high), visible, strict=True)
     ]
-    bounds = [[*numbers.values()] for numbers in shown]
+    bounds = [[*numbers.values()] for numbers in visible]
     if not all(bounds) or all(
         np.allclose(*pair, rtol=BOUNDS_RTOL, atol=1e-6) for pair in zip(bounds, env_bounds, strict=True)
     ):

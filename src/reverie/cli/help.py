@@ -164,17 +164,17 @@ def _search(words: list[str]) -> list[str]:
     settings = {option.flag: option.description for config in configs for option in iter_options(config)}
     names = {f"--{flag}": " ".join([flag, *synonyms_of(flag)]) for flag in settings}
     topics |= {f"--{flag}": " ".join(text.split()).partition(". ")[0] for flag, text in settings.items()}
-    stems = [stem for word in words for stem in re.split(r"[-_.\s]", word.lower().removesuffix("s")) if stem]
+    stems = [stem for text in words for stem in re.split(r"[-_.\s]", text.lower().removesuffix("s")) if stem]
     topics |= _pages(stems)
-    found = [name for name in topics if all(stem in names.get(name, name).lower() for stem in stems)]
-    found += [name for name in topics if name not in found and all(x in topics[name].lower() for x in stems)]
-    if not found:
+    matches = [name for name in topics if all(stem in names.get(name, name).lower() for stem in stems)]
+    matches += [name for name in topics if name not in matches and all(x in topics[name].lower() for x in stems)]
+    if not matches:
         raise ConfigError(
             f"unknown topic '{' '.join(words)}'. Expected a command, an algorithm or a preset (`reverie list`), a "
             "setting with its path, such as replay.capacity or algo.lr, or words in its description."
         )
-    rest = [f"... and {len(found) - SHOWN} more: add a word."] if len(found) > SHOWN else []
-    return [*(f"{name:<30} {topics[name].removesuffix('.')}"[: width()] for name in found[:SHOWN]), *rest]
+    rest = [f"... and {len(matches) - SHOWN} more: add a word."] if len(matches) > SHOWN else []
+    return [*(f"{name:<30} {topics[name].removesuffix('.')}"[: width()] for name in matches[:SHOWN]), *rest]
 
 
 SHOWN = 15

@@ -25,17 +25,17 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
 class ListCommand:
     """List all algorithms, their sizes, and the presets; or the agents at a location."""
 
-    what: Annotated[str, Positional("WHAT")] = ""
+    source: Annotated[str, Positional("SOURCE")] = ""
     """algorithms, presets or sizes; or where agents are: hf://USER, a folder, or s3://BUCKET/FOLDER."""
 
     def __call__(self) -> int:
-        if "://" in self.what or Path(self.what or "nothing").is_dir():
-            return _print_agents(self.what)
-        shown = {"algorithms": _print_algorithms, "sizes": _print_sizes, "presets": _print_presets}
-        if self.what and self.what not in shown:
-            near = did_you_mean(self.what, shown)
-            raise ConfigError(f"{self.what}: no such list, folder or URL.{near} Lists: {', '.join(shown)}.")
-        for print_part in [shown[self.what]] if self.what else [_print_algorithms, _print_presets]:
+        if "://" in self.source or Path(self.source or "nothing").is_dir():
+            return _print_agents(self.source)
+        printers = {"algorithms": _print_algorithms, "sizes": _print_sizes, "presets": _print_presets}
+        if self.source and self.source not in printers:
+            near = did_you_mean(self.source, printers)
+            raise ConfigError(f"{self.source}: no such list, folder or URL.{near} Lists: {', '.join(printers)}.")
+        for print_part in [printers[self.source]] if self.source else [_print_algorithms, _print_presets]:
             print_part()
         return 0
 

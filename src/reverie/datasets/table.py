@@ -189,8 +189,8 @@ class TableReader(TransitionsReader):
 
     def _check_declarations(self, schemas: Mapping[Path, Any]) -> None:
         """Raise DataError if files that reverie wrote declare other columns or spaces: these are several datasets."""
-        first, *others = schemas
-        for file in others if not self.options.columns else ():
+        first, *files = schemas
+        for file in files if not self.options.columns else ():
             for key in (SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY):
                 if (schemas[file].metadata or {}).get(key) != (schemas[first].metadata or {}).get(key):
                     problem = f"{file} declares other columns, spaces or environments than {first}"

@@ -310,8 +310,8 @@ def _check_agent_file(path: Path, archive: zipfile.ZipFile, size: int) -> None:
             f"import sb3 {path} --env ENV`."
         )
     expanded = sum(info.file_size for info in archive.infolist())
-    others = [name for name in names if not any(fnmatchcase(name, part) for part in AGENT_FILES)]
-    if AGENT_FILE not in names or others or expanded > size:
+    foreign = [name for name in names if not any(fnmatchcase(name, part) for part in AGENT_FILES)]
+    if AGENT_FILE not in names or foreign or expanded > size:
         raise RunError(f"{path} is not an agent that Agent.save has written: expected such a file, or a run folder.")
 
 
