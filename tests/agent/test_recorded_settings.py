@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import ClipReward
 
-from reverie.agent.recording import record
+from reverie.agent.recording import record_agent
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.convert import write_dataset
@@ -89,7 +89,7 @@ def _registered():
 
 
 def recorded(folder, agent, episodes=2):
-    done = record(agent, str(folder), RecordConfig(episodes=episodes))
+    done = record_agent(agent, str(folder), RecordConfig(episodes=episodes))
     return done, open_reader(str(folder))
 
 

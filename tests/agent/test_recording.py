@@ -15,7 +15,7 @@ from reverie.agent import recording
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
-from reverie.agent.recording import add_noise, record, record_episode
+from reverie.agent.recording import add_noise, record_agent, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
@@ -41,7 +41,7 @@ def agent(tmp_path_factory):
 
 def test_record_episodes_and_play_them_again(agent, tmp_path):
     for name in "de":
-        done = record(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+        done = record_agent(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
         assert (done.episodes, done.steps) == (2, 400)
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
@@ -59,7 +59,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
 
 @pytest.mark.parametrize("name", ["e.hdf5", "e.parquet"])
 def test_the_suffix_names_the_format(agent, tmp_path, name):
-    done, _ = (record(agent, str(tmp_path / n), RecordConfig(episodes=1, seed=4)) for n in (name, "minari"))
+    done, _ = (record_agent(agent, str(tmp_path / n), RecordConfig(episodes=1, seed=4)) for n in (name, "minari"))
     with open_reader(done.path) as reader:
         assert reader.info().action == agent.action_space
         assert_same(joined(reader.parts()), joined(open_reader(tmp_path / "minari").parts()))
@@ -118,7 +118,7 @@ def test_a_format_that_cannot_store_observations_is_refused_before_playing(agent
     monkeypatch.setattr(recording.View, "from_agent", lambda *_: recording.View(nested, lambda obs: obs))
     monkeypatch.setattr(recording, "record_episodes", lambda *_: pytest.fail("an episode is played"))
     with pytest.raises(ConfigError, match=r"can only store .*obs/b"):
-        record(agent, str(tmp_path / name), RecordConfig(steps=3))
+        record_agent(agent, str(tmp_path / name), RecordConfig(steps=3))
     assert not list(tmp_path.iterdir())
 
 
@@ -127,14 +127,14 @@ def test_recordings_that_cannot_be(agent, tmp_path):
         with pytest.raises(ConfigError, match="expected exactly one of them"):
             RecordConfig(**values)
     with pytest.raises(ConfigError, match=r"d\.h5 is the name of a dataset in the format HDF5"):
-        record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3), "minari")
+        record_agent(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3), "minari")
     for name, kind in (("d.csv", "CSV"), ("d.toy", r"\.toy")):
         with pytest.raises(ConfigError, match=rf"{name}: no {kind} file can be written\. Expected a name"):
-            record(agent, str(tmp_path / name), RecordConfig(steps=3))
+            record_agent(agent, str(tmp_path / name), RecordConfig(steps=3))
     assert {check_target(str(tmp_path / name), "auto") for name in ("d", "data-v1.5", "medium-v2.1")} == {"minari"}
-    record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    record_agent(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     with pytest.raises(RunError, match="d exists"):
-        record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+        record_agent(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
@@ -202,7 +202,7 @@ def test_episodes_that_do_not_end_are_truncated_and_told(agent, tmp_path):
     limited.config = limited.config.merge({"eval_episode_steps": 12})
     limited.factory = lambda: PendulumEnv()
     limited.config = limited.config.merge({"env.max_episode_steps": None})
-    done = record(limited, str(tmp_path / "d"), RecordConfig(episodes=2))
+    done = record_agent(limited, str(tmp_path / "d"), RecordConfig(episodes=2))
     assert (done.episodes, done.steps) == (2, 24)
     assert "2 episodes had not ended after 12 steps (eval_episode_steps), and were truncated there" in done.remarks
 
@@ -215,5 +215,5 @@ def test_an_environment_that_ends_the_program(agent, tmp_path):
     leaving = load(agent.run)
     leaving.factory = Leaves
     with pytest.raises(EnvError, match="the environment ended the recording: SystemExit: 0"):
-        record(leaving, str(tmp_path / "d"), RecordConfig(episodes=1))
+        record_agent(leaving, str(tmp_path / "d"), RecordConfig(episodes=1))
     assert not (tmp_path / "d").exists()

@@ -16,7 +16,7 @@ from torch import Tensor
 import reverie
 from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
 from masked_env import Masked
-from reverie.agent.recording import record
+from reverie.agent.recording import record_agent
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
@@ -156,7 +156,7 @@ def test_all_choices_of_an_action_are_legal(algo: str, offline: str, actions: st
 def test_masks_are_found_stored_and_recorded_wherever_they_are_told(tell: str, tmp_path: Path) -> None:
     agent = trained("dqn", tmp_path / "run", tell=tell)
     assert agent.obs_spec[MASK_KEY].kind == "mask"
-    record(agent, str(tmp_path / "minari"), RecordConfig(episodes=3, epsilon=0.5))
+    record_agent(agent, str(tmp_path / "minari"), RecordConfig(episodes=3, epsilon=0.5))
     write_dataset(open_recorded(dataset_config(tmp_path / "run")).reader, str(tmp_path / "exported"))
     seen = []
     for data in ("run", "minari", "exported"):

@@ -10,7 +10,7 @@ import env_steps
 import env_zoo
 import reverie
 from masked_env import Masked
-from reverie.agent.recording import record
+from reverie.agent.recording import record_agent
 from reverie.cli import main
 from reverie.core.errors import EnvError
 from reverie.datasets.options import RecordConfig
@@ -206,7 +206,7 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
     agent = reverie.load(tmp_path / "run")
     assert (agent.config.env.wrappers, agent.obs_spec["observation"].shape) == (tuple(wrappers), (2, 4))
     assert agent.evaluate(episodes=1).scores[0] == pytest.approx(7 * 0.4)
-    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
+    record_agent(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
     found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2,
                           eval_episodes=1, **{"algo.batch_size": 2})  # fmt: skip
     assert found.evaluation.scores[0] == pytest.approx(7 * 0.4)

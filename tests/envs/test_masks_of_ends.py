@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 import reverie
 from env_steps import play
-from reverie.agent.recording import record
+from reverie.agent.recording import record_agent
 from reverie.core.errors import DataError, EnvError
 from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
@@ -88,6 +88,6 @@ def test_a_method_that_fails_at_a_time_limit_ends_the_run_although_failures_are_
 def test_an_episode_is_recorded_though_the_method_of_a_game_that_is_over_fails(tmp_path):
     reverie.train("dqn", env=lambda: Legal(at_end="raises"), run=tmp_path / "run", **FEW)
     agent = reverie.load(tmp_path / "run", env=lambda: Legal(at_end="raises"))
-    record(agent, str(tmp_path / "data"), RecordConfig(episodes=2))
+    record_agent(agent, str(tmp_path / "data"), RecordConfig(episodes=2))
     masks = agent.load_episode(0, tmp_path / "data").obs["action_mask"][0]
     assert masks.int().tolist() == [[0, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]]

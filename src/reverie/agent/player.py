@@ -290,6 +290,16 @@ class Player:
         return make_gym(self.config.env, self.factory, render)
 
     @property
+    def label(self) -> str:
+        """Name of the learner and the checkpoint, for datasets."""
+        return f"{type(self.algo).__name__} ({self.checkpoint.name})"
+
+    @property
+    def origin(self) -> str:
+        """The checkpoint and its run, for datasets."""
+        return f"{self.checkpoint.name} of {self.run.name}"
+
+    @property
     def episode_limit(self) -> int:
         """Steps after which an episode is cut off, unless the environment's own time limit is higher."""
         return episode_limit(self.config.eval_episode_steps, self.longest_episode)

@@ -14,8 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.agent import Agent
-from reverie.agent.player import actions_label
+from reverie.agent.player import Player, actions_label
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, episode_rows
@@ -34,7 +33,7 @@ from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
 from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
 
 
-def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
+def record_agent(agent: Player, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
     """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
     "auto": by the suffix of ``target``, else Minari. Actions and rewards are in the environment's units, before any
@@ -74,7 +73,7 @@ class View(NamedTuple):
     convert: Callable[[Any], Any]
 
     @classmethod
-    def from_agent(cls, agent: Agent, raw: bool) -> View:
+    def from_agent(cls, agent: Player, raw: bool) -> View:
         """Return the view of ``agent``; with ``raw``, images are the environment's original images."""
         return cls(agent.observer.learner_space, lambda obs: obs) if raw else cls(*agent.observer.reduced_view())
 
@@ -84,9 +83,9 @@ class PlayedReader(Reader):
 
     format = "episodes of an agent"
 
-    def __init__(self, agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
+    def __init__(self, agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
         super().__init__(target)
-        self.agent: Agent = agent
+        self.agent: Player = agent
         self.env: gymnasium.Env[Any, Any] = env
         self.config: RecordConfig = config
         self.view: View = View.from_agent(agent, config.raw)
@@ -96,8 +95,8 @@ class PlayedReader(Reader):
         """Return the spaces, the environment, and how the agent plays."""
         agent, config = self.agent, self.config
         text = {
-            "algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})",
-            "description": f"{agent.checkpoint.name} of {agent.run.name}, {actions_label(config.deterministic)}, "
+            "algorithm_name": agent.label,
+            "description": f"{agent.origin}, {actions_label(config.deterministic)}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
         named, remark = _env_metadata(agent, self.env, config.raw)
@@ -139,7 +138,7 @@ class SampleReader(PlayedReader):
         yield rows_of(step | {"terminations": [True], "truncations": [False]}, pair)
 
 
-def _check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
+def _check_format(agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
     """Raise the error of the format ``to`` for these observations and actions before an episode is played."""
     to = check_target(target, to)
     if to != "minari":  # it stores all
@@ -165,7 +164,7 @@ def rows_of(episode: Mapping[str, Any], pair: tuple[Space, Space]) -> Rows:
     return {**rows, **episode.get("infos", {})}
 
 
-def _env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
+def _env_metadata(agent: Player, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
     """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot represent.
 
     Each may be empty.
@@ -184,7 +183,7 @@ def _env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tupl
     return named | {"env_settings": {"id": prefix + spec.id, **env_settings(env, config), **applied}}, remark
 
 
-def _estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
+def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Estimate the size of the dataset from the first observation."""
     obs, info = checked_reset(env, _first_seed(config))
     view = View.from_agent(agent, config.raw)
@@ -206,7 +205,7 @@ def _first_seed(config: RecordConfig) -> int:
 
 
 def record_episodes(
-    agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, limit: int, cut_off: list[int]
+    agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, limit: int, cut_off: list[int]
 ) -> Iterator[dict[str, Any]]:
     """Yield episodes of at most ``limit`` steps as the fields of Minari's ``EpisodeBuffer``.
 
@@ -224,7 +223,7 @@ def record_episodes(
 
 
 def record_episode(
-    agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
+    agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
     seed: int, max_steps: int,
 ) -> tuple[dict[str, Any], bool]:  # fmt: skip
     """Play one episode of at most ``max_steps`` steps; return it, and whether it ended by itself.

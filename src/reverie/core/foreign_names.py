@@ -179,6 +179,7 @@ PACKAGE_NAMES = {
     "make make_vec_env DummyVecEnv SubprocVecEnv VecEnv": "reverie.train('ppo', env='CartPole-v1', envs=8)",
     "VecNormalize NormalizeObservation": "reverie.train('ppo', env='CartPole-v1', **{'algo.normalize_obs': 'running'})",
     "VecFrameStack FrameStack": "reverie.train('dqn', env='CartPole-v1', **{'algo.frame_stack': 4})",
+    "evaluate_policy": "reverie.evaluate('CartPole-v1', policy, episodes=20)",
     "Monitor VecMonitor": "reverie.train('ppo', env='CartPole-v1') (returns are in the run's metrics.jsonl)",
     "BaseCallback EventCallback": "class Mine(reverie.Callback): ...",
     "EvalCallback CheckpointCallback": "reverie.train('ppo', env='CartPole-v1', **{'schedule.eval_every': 10_000})",

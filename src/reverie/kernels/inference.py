@@ -85,7 +85,8 @@ class Captures:
         self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
         self.has_hook: bool = any(watch.hook for watch in self.watches)
         self.supported: bool = supported and not self.has_hook
-        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
+        self.num_noted: int = ModuleChanges.count
+        self.num_handles: int = RemovableHandle.next_id
         self.parts: list[int] = _part_ids(owner)
 
     def have_expired(self, owner: Any) -> bool:

@@ -1,0 +1,121 @@
+"""Functions, controllers and models of other libraries are scored, and recorded as datasets."""
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import reverie
+from masked_env import Masked
+from reverie.agent.own_policy import fit_action, make_player
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError
+from reverie.datasets.format_detection import open_reader
+
+ALWAYS = {"left": lambda obs: 0, "right": lambda obs: 1}
+
+
+def lean(obs):
+    return int(obs[2] + obs[3] > 0)
+
+
+class Model:
+    """As models of Stable-Baselines3 predict."""
+
+    def __init__(self):
+        self.begun = []
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        self.begun.append((bool(episode_start[0]), state, deterministic))
+        return np.array(lean(observation)), (state or 0) + 1
+
+
+def test_a_function_is_scored_as_the_environment_says():
+    evaluation = reverie.evaluate("CartPole-v1", lean, 3, seed=4)
+    env = gymnasium.make("CartPole-v1")
+    for score, length, seed in zip(evaluation.scores, evaluation.lengths, seeds_of(4, 3), strict=True):
+        obs, total, ended = env.reset(seed=seed)[0], 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(lean(obs))
+            total, ended = total + reward, terminated or truncated
+        assert score == length == total
+    assert reverie.evaluate("CartPole-v1", ALWAYS["left"], 2).score < evaluation.score
+
+
+def seeds_of(seed, count):
+    from reverie.core.seeding import derived_seeds
+
+    first = derived_seeds(seed)["test"] % 2**31
+    return range(first, first + count)
+
+
+def test_a_model_gets_its_state_and_the_beginnings_of_episodes():
+    model = Model()
+    lengths = reverie.evaluate("CartPole-v1", model, 2).lengths
+    assert model.begun[0] == (True, None, True)
+    assert model.begun[1] == (False, 1, True)
+    assert model.begun[lengths[0]] == (True, None, True)
+    assert len(model.begun) == sum(lengths)
+
+
+def test_an_agent_plays_as_it_does(trained):
+    agent = reverie.load(trained)
+    assert len(reverie.evaluate("CartPole-v1", agent, 2).scores) == 2
+
+
+def test_what_is_recorded_is_what_was_played(tmp_path, monkeypatch):
+    (tmp_path / "heuristics.py").write_text("def lean(obs):\n    return int(obs[2] + obs[3] > 0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    reverie.record("CartPole-v1", lean, episodes=2, seed=3, out=tmp_path / "log.hdf5")
+    command = ["data", "record", str(tmp_path / "same.hdf5"), "--policy", "heuristics:lean", "--env", "CartPole-v1"]
+    assert main([*command, "--episodes", "2", "--seed", "3"]) == 0
+    sys.modules.pop("heuristics")
+    columns = []
+    for name in ("log.hdf5", "same.hdf5"):
+        with open_reader(str(tmp_path / name)) as reader:
+            columns.append([*reader.parts()])
+    first, second = columns
+    assert all(np.array_equal(a["obs"], b["obs"]) for a, b in zip(first, second, strict=True))
+    rows = first[0]
+    chosen = [lean(obs) for obs, last in zip(rows["obs"], rows["is_last"], strict=True) if not last]
+    assert [int(x) for x, last in zip(rows["action"], rows["is_last"], strict=True) if not last] == chosen
+
+
+def test_a_policy_gets_the_legal_actions():
+    def lowest(obs, action_mask):
+        return 2 + int(np.flatnonzero(action_mask)[0])  # Discrete(6, start=2)
+
+    assert len(reverie.evaluate(Masked, lowest, 2).scores) == 2  # an illegal action is an error there
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "fitted"),
+    [
+        (spaces.Box(-1, 1, (2,)), [3.0, -0.5], [1.0, -0.5]),
+        (spaces.Box(-1, 1, (1,)), 0.25, [0.25]),
+        (spaces.Discrete(3, start=2), np.array([4]), 4),
+        (spaces.MultiDiscrete([2, 3]), [1, 2], [1, 2]),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(0, 1, (1,))}), {"a": 1, "b": 2.0}, {"a": 1, "b": [1.0]}),
+        (spaces.Box(-1, 1, (2,)), [0.0], None),
+        (spaces.Box(-1, 1, (1,)), np.nan, None),
+        (spaces.Discrete(3), 3, None),
+        (spaces.Discrete(3), [0.2, 0.8, 0.0], None),
+        (spaces.MultiDiscrete([2, 3]), [1, 3], None),
+    ],
+)
+def test_actions_fit_their_space_or_are_refused(space, action, fitted):
+    if fitted is None:
+        with pytest.raises(DataError, match="the policy returned"):
+            fit_action(space, action)
+        return
+    result = fit_action(space, action)
+    assert space.contains(result)
+    np.testing.assert_equal(result, fitted)
+
+
+@pytest.mark.parametrize("policy", ["CartPole-v1", 3, Model])
+def test_what_is_no_policy_is_refused(policy):
+    with pytest.raises(ConfigError, match="expected a function of the observation"):
+        make_player("CartPole-v1", policy)
