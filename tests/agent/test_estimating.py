@@ -36,7 +36,7 @@ FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (
 class Recorded:
     """Rows in memory, as a reader gives them."""
 
-    label = "memory"
+    label, tags = "memory", ()
 
     def __init__(self, columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> None:
         self.columns, self.obs_spec, self.action_spec = columns, obs, action

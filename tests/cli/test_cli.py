@@ -156,8 +156,9 @@ def test_help_of_train_has_the_values_of_the_environment_and_help_all_every_opti
     assert "(default: 40000)" in shown
 
 
-def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
-    light = [["list"], *([name, "--help"] for name in ("eval", "dream", "info", "bench"))]
+def test_light_commands_and_unknown_names_do_not_import_torch(trained: Path) -> None:
+    light = [["list"], ["info", str(trained)], ["compare", str(trained)]]
+    light += [[name, "--help"] for name in ("eval", "dream", "bench")]
     wrong = [["train", "sca"], ["train", "sac", "--env", "Pendulmu-v1"], ["train", "dqn", "--env", "ALE/Pnog-v5"]]
     code = "import sys\nfrom reverie.cli import main\nmain(['--help'])\nassert 'numpy' not in sys.modules\n"
     code += f"for args in {light + wrong}: main(args)\nsys.exit('torch' in sys.modules)"

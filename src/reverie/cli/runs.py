@@ -236,7 +236,6 @@ class InfoCommand:
     """Run folder."""
 
     def __call__(self) -> None:
-        from reverie.core.kernel_dispatch import kernel_problem, kernels_disabled
         from reverie.log.jsonl import read_metrics
         from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
         from reverie.run.folder import RunFolder, read_saved_config
@@ -267,7 +266,6 @@ class InfoCommand:
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
             "checkpoints": _checkpoint_line(checkpoints, problems),
             "replay": _replay_line(folder.replay),
-            "kernels here": kernel_problem() or ("off" if kernels_disabled() else "compiled"),
         }
         for key_path, text in saved.custom.items():
             facts[f"from Python: {key_path}"] = text

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from reverie.core.types import State
+if TYPE_CHECKING:
+    from reverie.core.types import State
 
 
 class UpdateRatio:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from reverie.core.errors import DataError, RowError
-from reverie.core.types import FLAGS
+from reverie.core.specs import FLAGS
 
 Rows = dict[str, np.ndarray]
 

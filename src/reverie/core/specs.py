@@ -21,6 +21,9 @@ ActionKind = Literal["categorical", "continuous"]
 EXTRAS = "extras/"
 """Name prefix of extra columns in stored rows, which the policy stores and updates overwrite."""
 
+FLAGS = ("is_first", "is_last", "is_terminal")
+"""The columns that mark where episodes begin and end."""
+
 VERSION_COLUMN = "version"
 """Column of rows from actors: the number of updates of the policy that chose the action."""
 

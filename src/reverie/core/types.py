@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import DataError
+from reverie.core.specs import FLAGS as FLAGS
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -82,9 +83,6 @@ def read_scalars(metrics: Mapping[str, Tensor | float]) -> tuple[tuple[str, ...]
 
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""
-
-FLAGS = ("is_first", "is_last", "is_terminal")
-"""The columns that mark where episodes begin and end."""
 
 MAX_LISTED_FLAGS = 64
 """Number of flags up to which a list of them is made faster than an array."""

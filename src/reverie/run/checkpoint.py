@@ -9,6 +9,8 @@ separate file (``environments.zip``), which only a resumed run reads.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import re
@@ -16,12 +18,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from reverie.core.errors import ReverieError, RunError, did_you_mean
 from reverie.core.files import (
@@ -35,7 +35,6 @@ from reverie.core.files import (
     write_atomic,
 )
 from reverie.core.logger import logger
-from reverie.core.protocols import Stateful, StatefulWithFiles
 from reverie.run.manifest import (
     FORMAT,
     MANIFEST,
@@ -49,6 +48,11 @@ from reverie.run.manifest import (
     read_manifest,
     verify,
 )
+
+if TYPE_CHECKING:  # torch takes long to import, and commands that only read do without it
+    from torch import Tensor
+
+    from reverie.core.protocols import Stateful
 
 OLD_PREFIX = ".tmp-old-"
 
@@ -98,6 +102,8 @@ class Checkpoints:
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
         """Load the state of each of ``parts`` from the checkpoint at ``path``; other parts in it are not read."""
+        from reverie.core.protocols import StatefulWithFiles
+
         path = Path(path)
         try:
             states = read_checkpoint(path, parts, verified=path == self._found)
@@ -240,10 +246,14 @@ def read_checkpoint(
         verify(path)
     try:
         state = json.loads(read_file(path / STATE, LARGEST_LOG))
-        with safe_open(path / TENSORS, framework="pt") as tensors:
+        with contextlib.ExitStack() as stack:
+
+            @functools.cache
+            def stored() -> Any:
+                return stack.enter_context(safe_open(path / TENSORS, framework="pt"))  # imports torch
 
             def tensor(name: str) -> Tensor:
-                value: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
+                value: Tensor = instead[name] if name in instead else stored().get_tensor(name)
                 return value
 
             return {name: decode_state(state[name], tensor) for name in parts}
@@ -300,6 +310,10 @@ def export_checkpoint(path: Path, to: Path, spare: bool) -> None:
 
 def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> None:
     """Write a checkpoint, the state of ``parts`` and its manifest, to the empty or new folder ``staged``."""
+    from safetensors.torch import save_file
+
+    from reverie.core.protocols import StatefulWithFiles
+
     tensors: dict[str, Tensor] = {}
     state = {part: encode_state(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
     staged.mkdir(parents=True, exist_ok=True)

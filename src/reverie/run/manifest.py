@@ -11,15 +11,16 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from reverie.core.documents import read_json
 from reverie.core.errors import RunError
 from reverie.core.files import below
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -111,7 +112,9 @@ def sha256(path: Path) -> str:
 
 def encode_state(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths."""
-    if isinstance(value, Tensor):
+    import torch  # takes long, and commands that only read do without it
+
+    if isinstance(value, torch.Tensor):
         return {TENSOR: _store(value.detach().to("cpu", copy=True).contiguous(), path, tensors)}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         native = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reverie.core.columns import ColumnSpec
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
+from reverie.core.specs import ColumnSpec
 from reverie.store.objects import ObjectStore
 
 FORMAT = 3

@@ -20,22 +20,25 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from reverie.core.columns import ColumnSpec, StepRows
 from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
+from reverie.core.specs import ColumnSpec
 from reverie.store import segment as segments
 from reverie.store.local_objects import LocalObjects, open_objects
 from reverie.store.objects import ObjectStore
 from reverie.store.read import BufferFn, Chunk, Damage, read_chunk
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Segment, SegmentRange
-from reverie.store.writer import Writer
 from reverie.store.zarr import ROOT, chunk_rows, meta_bytes, segment_metas
+
+if TYPE_CHECKING:  # it imports torch, which reading needs not
+    from reverie.core.columns import StepRows
+    from reverie.store.writer import Writer
 
 
 class ReplayStore:
@@ -165,6 +168,8 @@ class ReplayStore:
         it continues that segment before that row. The first ``imported`` rows of each stream will be copies of rows
         that are already in this store.
         """
+        from reverie.store.writer import Writer
+
         self.close()
         self._claim(write=True)
         with self._report_unreachable():

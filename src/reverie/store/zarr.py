@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from reverie.core.columns import ColumnSpec
+from reverie.core.specs import ColumnSpec
 from reverie.store.segment import FORMAT, META, Segment
 
 ZSTD_LEVEL = 1
