@@ -119,7 +119,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"init_from": "nothing"}, r"init_from = 'nothing': expected a run folder, or a checkpoint in one"),
+        ({"init_from": "nothing"}, r"init_from = 'nothing': expected a run folder, a checkpoint in one"),
         (
             {"algorithm": "sac"},
             r"actor of td3_bc does not match the actor of sac: .*widths is \(3, 8, 1\) in the checkpoint, \(3, 8, 2\)",

@@ -52,7 +52,7 @@ def action_names(agent: Agent) -> list[str]:
 class RecordedEnv:
     """A recorded episode instead of an environment: its actions cannot be changed."""
 
-    executed = None
+    executed_actions = None
 
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.load_episode``."""
