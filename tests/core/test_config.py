@@ -246,7 +246,7 @@ def test_kinds_are_written_as_people_write_them(text):
             r"= '0\.5': expected one of plain, .* as in .*RGBMix\(share=.*, or 'module:Class' for",
         ),
         (Wall(), {"shade": "own_colors:Another()"}, "has no subclass of Shade with that name"),
-        (Wall(), {"shade": "no_colors:Own(1)"}, "'no_colors' cannot be imported .* run in the folder of module.py"),
+        (Wall(), {"shade": "no_colors:Own(1)"}, "'no_colors' cannot be imported .* run in the folder of no_colors.py"),
         (Wall(), {"shade": "broken_colors:Own"}, r"\(ZeroDivisionError: .* \(.*broken_colors.py:1 in <module>\)"),
     ],
 )

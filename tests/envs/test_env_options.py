@@ -166,6 +166,14 @@ def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeyp
         make_vector_env(EnvConfig(id="NoLegs-v0"), seed=0)
 
 
+def test_missing_arguments_of_a_constructor_are_told_with_the_setting_that_passes_them():
+    def sized(size, load):
+        raise AssertionError
+
+    with pytest.raises(EnvError, match=r"missing 2 .*--env\.kwargs '\{size: VALUE, load: VALUE\}', in Python env_opt"):
+        make_vector_env(EnvConfig(), seed=0, factory=sized)
+
+
 def test_a_module_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "my_pond.py").write_text(
         "import gymnasium\ngymnasium.register('Pond-v0', entry_point='reverie.envs.dummy:Grid', kwargs={'size': 5})\n"

@@ -26,7 +26,7 @@ SYNONYMS = {
     r"random-steps": "start-steps warmup-steps random-exploration-steps",
     r"algo\.(tau|slow-rate)": "polyak target-update-rate soft-update",
     r"algo\.(target|slow)-update-interval": "target-every target-network-frequency target-update-freq slow-every",
-    r"algo\.(temperature|entropy-coef)": "alpha ent-coef entropy-coef entropy-coeff entropy-weight actent",
+    r"algo\.(temperature|entropy-coef)": "alpha ent-coef entropy-coef entropy-coeff entropy-weight actent exploration",
     r"algo\.value-coef": "vf-coef value-loss-coef",
     r"algo\.batch-size": "num-minibatches n-minibatches minibatch-size batch",
     r"(.*\.)?max-grad-norm": "clip clip-gradient clip-grad-norm grad-clip grad-norm-clip",

@@ -278,7 +278,7 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
     except Exception as error:  # a user's module can raise anything
         raise kind(
             f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}). If it is not there: "
-            "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to "
+            f"install it, run in the folder of {module.partition('.')[0]}.py or add that folder to "
             "PYTHONPATH."
         ) from error
     trust_file_of(module)  # named by the user, or by trusted files

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
+from reverie.core.errors import DataError, EnvError, ReverieError, did_you_mean, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.masks import has_choices, mask_in
 from reverie.core.obs_codec import ObsCodec
@@ -23,7 +23,15 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.interventions import POLICY, ExecutedActionReader
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
-from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
+from reverie.envs.make import (
+    ChangedError,
+    Env,
+    MakeEnv,
+    NoEnvironmentError,
+    format_make_error,
+    make_gym,
+    to_learnable_obs,
+)
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
@@ -60,7 +68,7 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
             raise
         named = f" ('{config.id}')" if factory is None else ""
         kwargs_text = f" with env.kwargs = {short_repr(config.kwargs)}" if config.kwargs else ""
-        message = f"environment {index}{named} could not be created{kwargs_text}: {format_error(error)}"
+        message = f"environment {index}{named} could not be created{kwargs_text}: {format_make_error(error)}"
         raise EnvError(message) from error
 
 

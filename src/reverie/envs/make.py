@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -128,6 +129,18 @@ def env_name(env: EnvLike) -> str:
     if isinstance(env, gymnasium.Env):
         return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     return str(getattr(env, "__qualname__", type(env).__qualname__))
+
+
+def format_make_error(error: BaseException) -> str:
+    """Format the error of a constructor; if arguments are missing, say how to pass them."""
+    match = re.search(r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", str(error))
+    if not isinstance(error, TypeError) or match is None:
+        return format_error(error)
+    names = re.findall(r"'(\w+)'", match[1])
+    values = ", ".join(f"{name}: VALUE" for name in names)
+    pairs = ", ".join(f"'{name}': ..." for name in names)
+    python = f"env_options={{'kwargs': {{{pairs}}}}}"
+    return f"{format_error(error)}. Pass them: --env.kwargs '{{{values}}}', in Python {python}"
 
 
 def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool, index: int = 0) -> Env:
@@ -266,7 +279,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
             raise unknown_env_error(config.id) from error
         arguments = ", ".join(f"{key}={short_repr(value)}" for key, value in kwargs.items())
         kwargs_text = f" with ({arguments})" if kwargs else ""
-        failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
+        failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_make_error(error)}"
         hint = renderer_hint(error) or missing_package_hint(name)
         raise EnvError(f"{failed}.{hint}" if hint else failed) from error
 

@@ -158,7 +158,8 @@ def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
     other_unit = "steps" if config.offline else "updates"
     if other_unit in names and config.unit not in names:
         kind = "on a dataset alone" if config.offline else "that collects rows"
-        raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
+        learn = ", or pass data to learn from a dataset" if config.algo.needs_data and not config.offline else ""
+        raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}{learn}.")
     has_replay = not config.offline and not config.algo.on_policy
     if has_replay and config.learning_starts >= config.steps and 0 not in (config.replay_ratio, config.train_ratio):
         raise ConfigError(
