@@ -50,6 +50,8 @@ MAX_IMAGE_SIDE = 128
 """Learning is slow if a side of an image has more pixels."""
 MAX_AT_ONCE = 0.05
 """Share of episodes that succeed in their first step from which a check warns."""
+MIN_EPISODES = 5
+"""Random episodes from which equal returns, or no success, are a warning."""
 MAX_STATE_MB = 1.0
 """Maximum size of a saved state."""
 MAX_GROWTH_MB = 64.0
@@ -351,10 +353,16 @@ class _Check:
                 add("still", name=key, steps=steps)
             if part.kind == "image" and max(part.shape[:2]) > MAX_IMAGE_SIDE:
                 add("size", name=key, value=f"{part.shape[0]} x {part.shape[1]}")
-        if not numbers["rewards_not_0"]:
-            add("sparse", steps=steps)
+        self._add_rewards()
         if numbers["MB_grown"] > MAX_GROWTH_MB:
             add("memory", value=numbers["MB_grown"], steps=steps)
+
+    def _add_rewards(self) -> None:
+        returns = self.measurements["returns"]
+        if not self.measurements["rewards_not_0"]:
+            self.findings.add("sparse", steps=self.measurements["steps"])
+        elif len(returns) >= MIN_EPISODES and min(returns) == max(returns):
+            self.findings.add("constant", count=len(returns), value=returns[0])
 
     def _add_goals(self) -> None:
         if is_goal_env(self.env):
@@ -365,6 +373,8 @@ class _Check:
     def _add_tasks(self) -> None:
         rates = [summary[SUCCESS_RATE] for summary in self.summaries if SUCCESS_RATE in summary]
         self.measurements |= {"success_rate": float(np.mean(rates))} if rates else {}
+        if len(rates) >= MIN_EPISODES and not any(rates) and not {"sparse", "constant"} & self.findings.keys():
+            self.findings.add("unsolved", count=len(rates))
         lengths = self.measurements["lengths"]
         at_once = [
             length == 1 and summary.get(SUCCESS_RATE) == 1

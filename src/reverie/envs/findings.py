@@ -64,7 +64,12 @@ note wide: {name} is declared up to {value:,}: learners see float32, which canno
     exactly. If there are such integers, subtract an offset, divide, or exclude them with env.exclude_keys
 note executed: reports executed actions ({key}), of a {kind}: {stored}
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
-note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions reach another one
+warning sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions reach another one. Reward
+    progress, or use goals (replay.hindsight)
+warning constant: all {count} random episodes have a return of {value:g}: learning begins when random actions reach
+    another one. Reward progress, or use goals (replay.hindsight)
+warning unsolved: none of {count} random episodes succeeded: learning begins when random actions do. Reward progress, or
+    use goals (replay.hindsight)
 """
 TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
 """Severity and text of each finding, by its name."""
