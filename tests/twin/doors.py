@@ -124,7 +124,7 @@ def play_collector(c, folder, steps, report):
 
 def check_samples(sampled, rows, c, report, num_free):
     """Compare all sampled windows with the log; return the keys of the rows whose transitions are learned from."""
-    if not sampled:
+    if not sampled and c["door"] != "actors":  # all of their rows can come at once, when hardly an update is due
         report.add("nothing was learned")
     learned = set()
     for columns, answers in sampled:
