@@ -17,10 +17,9 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
 from reverie.envs.make import EnvLike, MakeEnv, env_factory, env_name
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.environments import make_eval_env
+from reverie.experiment.environments import diff_spaces, make_eval_env
 from reverie.log.artifacts import is_unpacked
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
@@ -76,9 +75,7 @@ def _with_env(player: Player, env: EnvLike | Mapping[str, Any] | None) -> tuple[
 
 def _check_fits(player: Player, env: Env, name: str) -> None:
     """Raise ConfigError unless an environment has the observations and actions that the agent was trained on."""
-    trained, played = (spec_to_dict(x.obs_spec, x.action_spec) for x in (player, env))
-    labels = ("the agent", "the environment")
-    if problems := diff_specs(trained, played, labels) or diff_bounds(trained, played, labels):
+    if problems := diff_spaces(player, env, ("the agent", "the environment")):
         raise ConfigError(
             f"env = {name}: {'; '.join(problems)}. Evaluate in an environment with the agent's spaces, perhaps by a "
             "wrapper (env={'wrappers': [...]})."

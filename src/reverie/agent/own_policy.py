@@ -137,9 +137,9 @@ def _read_predict(predict: Callable[..., Any]) -> Choose:
     names = _parameters(predict)
 
     def choose(obs: Any, state: Any, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        known = {"state": state, "episode_start": np.array([state is None]), "deterministic": deterministic}
-        known |= {} if mask is None else dict.fromkeys(MASK_NAMES, mask)
-        chosen = predict(obs, **{name: value for name, value in known.items() if name in names})
+        arguments = {"state": state, "episode_start": np.array([state is None]), "deterministic": deterministic}
+        arguments |= {} if mask is None else dict.fromkeys(MASK_NAMES, mask)
+        chosen = predict(obs, **{name: value for name, value in arguments.items() if name in names})
         action, memory = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, None)
         return action, memory
 

@@ -109,19 +109,19 @@ class PPOConfig(OnPolicyConfig):
     adam_eps: Annotated[float, Above(0)] = 1e-5
     """Adam's epsilon, added to the root of the second moment."""
 
-    def with_envs(self, before: int, now: int) -> Self:
-        """Return the settings for ``now`` environments of a preset with ``before``.
+    def with_envs(self, before: int, num: int) -> Self:
+        """Return the settings for ``num`` environments of a preset with ``before``.
 
         With fewer environments, a rollout has as many minibatches as before, of the same size or a little larger. With
         more, it grows, and a minibatch is the largest divisor of its rows that is not larger than before.
         """
-        if self.batch_length > 1 or now == before or before * self.rollout % self.batch_size:
+        if self.batch_length > 1 or num == before or before * self.rollout % self.batch_size:
             return self
         minibatches = before * self.rollout // self.batch_size
-        if now < before:
-            rollout = minibatches * math.ceil(self.batch_size / now)
-            return self.merge({"rollout": rollout, "batch_size": rollout * now // minibatches})
-        rows = now * self.rollout
+        if num < before:
+            rollout = minibatches * math.ceil(self.batch_size / num)
+            return self.merge({"rollout": rollout, "batch_size": rollout * num // minibatches})
+        rows = num * self.rollout
         return self.replace("batch_size", max(n for n in range(1, self.batch_size + 1) if rows % n == 0))
 
     def __post_init__(self) -> None:

@@ -54,8 +54,8 @@ class AlgorithmConfig(LearnerConfig):
         """``precision`` as PyTorch's."""
         return getattr(torch, self.precision)
 
-    def with_envs(self, before: int, now: int) -> Self:
-        """Return the settings for ``now`` environments of a preset with ``before``."""
+    def with_envs(self, before: int, num: int) -> Self:
+        """Return the settings for ``num`` environments of a preset with ``before``."""
         return self
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:

@@ -152,13 +152,17 @@ def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvL
     return make_env_ if named else factory
 
 
+def diff_spaces(trained: Any, played: Any, labels: tuple[str, str]) -> list[str]:
+    """Return how observations and actions of two environments, or of an agent and one, differ. ``labels``: names."""
+    first, second = (spec_to_dict(x.obs_spec, x.action_spec) for x in (trained, played))
+    return diff_specs(first, second, labels) or diff_bounds(first, second, labels)
+
+
 def _check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
     """Raise ConfigError unless a separate evaluation environment has the same observations and actions as training."""
     if train_env is None or config.eval_env is None:
         return
-    trained, played = (spec_to_dict(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
-    labels = ("training", "evaluations")
-    if problems := diff_specs(trained, played, labels) or diff_bounds(trained, played, labels):
+    if problems := diff_spaces(train_env, eval_env, ("training", "evaluations")):
         raise ConfigError(
             f"eval_env = {short_repr(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the "
             "same observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
