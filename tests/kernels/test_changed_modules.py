@@ -19,6 +19,7 @@ from reverie.core.seeding import seed_everything
 from reverie.kernels import capture
 from reverie.kernels.capture import CHECK_INTERVAL, MAX_CHANGES, WARM_UPS
 from reverie.kernels.compiler import load_kernels
+from reverie.kernels.module_watch import ModuleWatch
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.layers import Conv, DoublingConv
 from reverie.nn.on_policy_networks import PolicyActor
@@ -298,3 +299,12 @@ def test_actions_follow_changed_networks(change):
     ours = act()
     with use_only_kernels():
         torch.testing.assert_close(ours, act())
+
+
+def test_a_replaced_module_is_noticed_without_a_look_at_all_modules():
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())  # not of this library: only PyTorch tells of its changes
+    watch = ModuleWatch(network)
+    assert not watch.has_hint()
+    network[0] = nn.Linear(2, 2)
+    assert watch.has_hint()
+    assert watch.find_change() == "its modules"
