@@ -418,8 +418,9 @@ class Page {
   // Begins another episode, and plays it: toward a chosen goal once.
   async playNew(what, given) {
     this.stop();
+    $("#run").ariaBusy = true; // from now on, not only once the answer is here
     const opening = ++this.opening, head = await this.ask(what, given);
-    if (!head) return;
+    if (!head) return void ($("#run").ariaBusy = false);
     this.meet(head);
     const filled = this.fill(opening);
     if (what === "pursue") this.play();
