@@ -32,8 +32,9 @@ from reverie.core.imports import (
     is_installed_module,
     is_offered,
     trust_modules,
+    trusted_entries,
 )
-from reverie.core.locations import is_plain
+from reverie.core.locations import is_plain, is_typed
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
@@ -572,3 +573,31 @@ def test_a_checkpoint_does_not_choose_what_is_contacted(stranger, contacted):
 )
 def test_what_any_file_may_name(location):
     assert is_plain(location)
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [(["--data", "memory://x"], True), (["--replay.store-path=memory://x"], True), (["--data.path", "[a, 'memory://x']"], True),
+     (["--grid={replay.store_path: [memory://x]}"], True), (["--data", "memory://xy"], False), (["memory://", "x"], False),
+     (["--run", "notes on memory://x"], False), (["--data=[memory://x"], False), ([], False)],
+)  # fmt: skip
+def test_a_location_is_named_by_a_whole_word_or_by_what_a_flag_carries(words, typed):
+    with trust_modules(False, words):
+        assert is_typed("memory://x") == typed
+
+
+def test_a_path_is_named_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with trust_modules(False, ["train", "--replay.store-path=rows", "--run="]):
+        assert is_typed(str(tmp_path / "rows"))
+        assert not is_typed(str(tmp_path))
+
+
+@pytest.mark.parametrize(("flags", "remains"), [([], False), (["--replay.store-path=rows"], True)])
+def test_trust_in_a_file_ends_with_the_command(flags, remains, stranger):
+    """What the settings of a stranger name is not trusted in other files later; what the user names is."""
+    Path("s.yaml").write_text(f"replay.store_path: {stranger / 'rows'}")
+    small = "--steps 10 --eval-episodes 0 --device cpu --no-tensorboard --no-console".split()
+    assert main(["train", "dqn", "--env=CartPole-v1", "--config", "s.yaml", *small, *flags, "--trust-code"]) == 0
+    assert (Path("rows") / "zarr.json").exists()
+    assert any("rows" in entry for entry in trusted_entries()) == remains

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
+
 from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedError, did_you_mean, format_error
 from reverie.core.files import read_file, user_folder, write_atomic
 
@@ -32,7 +34,7 @@ INSTALLED = "installed"
 """Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
-_typed: ContextVar[str | None] = ContextVar("typed", default=None)
+_typed: ContextVar[tuple[str, ...] | None] = ContextVar("typed", default=None)
 is_trusting: Callable[[], bool] = _trust_var.get
 """Returns whether files may name any module."""
 
@@ -45,7 +47,7 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
     file, even if imported elsewhere.
     """
     token = _trust_var.set(trust or is_trusting())
-    typed = _typed.set(_typed.get() if words is None else "\n".join([_typed.get() or "", *words]))
+    typed = _typed.set(_typed.get() if words is None else (*(_typed.get() or ()), *words))
     try:
         yield
     finally:
@@ -53,9 +55,18 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
         _trust_var.reset(token)
 
 
-def is_typed(text: str) -> bool:
-    """Return whether ``text`` is on the command line."""
-    return text in (_typed.get() or "")
+def typed_texts() -> list[str]:
+    """Return the words of the command line, what their flags carry (``--name=text``), and the texts in lists there."""
+    words = [text for word in _typed.get() or () for text in {word, word.partition("=")[2]} if text]
+    return words + [text for word in words if word[:1] in ("[", "{") for text in texts_in(_read_inline(word))]
+
+
+def _read_inline(text: str) -> Any:
+    """Return the value of inline YAML; None if it is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return None
 
 
 def check_module(name: str, source: object) -> None:
@@ -271,7 +282,7 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
             f"as in '{suggestion}', of a file in the current folder or in one of PYTHONPATH."
         )
     pattern = rf"(?<![\w./]|[^\x00-\x7f]){re.escape(module)}:(?=\w|[^\x00-\x7f])"
-    if (typed := _typed.get()) is not None and not re.search(pattern, typed):
+    if (typed := _typed.get()) is not None and not re.search(pattern, "\n".join(typed)):
         check_module(name, error_prefix)
     try:
         imported_module = importlib.import_module(module)
