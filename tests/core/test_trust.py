@@ -577,13 +577,21 @@ def test_what_any_file_may_name(location):
 
 @pytest.mark.parametrize(
     ("words", "typed"),
-    [(["--data", "memory://x"], True), (["--replay.store-path=memory://x"], True), (["--data.path", "[a, 'memory://x']"], True),
-     (["--grid={replay.store_path: [memory://x]}"], True), (["--data", "memory://xy"], False), (["memory://", "x"], False),
-     (["--run", "notes on memory://x"], False), (["--data=[memory://x"], False), ([], False)],
-)  # fmt: skip
+    [
+        ("--data memory://x", True),
+        ("--replay.store-path=memory://x", True),
+        ("--data.path [a,'memory://x']", True),
+        ("--data memory://xy", False),
+        ("memory:// x", False),
+        ("--data=[memory://x", False),
+        ("", False),
+    ],
+)
 def test_a_location_is_named_by_a_whole_word_or_by_what_a_flag_carries(words, typed):
-    with trust_modules(False, words):
+    with trust_modules(False, words.split(" ")):
         assert is_typed("memory://x") == typed
+    with trust_modules(False, ["--run", "notes on memory://x", "--grid={replay.store_path: [memory://y]}"]):
+        assert (is_typed("memory://x"), is_typed("memory://y")) == (False, True)
 
 
 def test_a_path_is_named_however_it_is_written(tmp_path, monkeypatch):
@@ -597,7 +605,7 @@ def test_a_path_is_named_however_it_is_written(tmp_path, monkeypatch):
 def test_trust_in_a_file_ends_with_the_command(flags, remains, stranger):
     """What the settings of a stranger name is not trusted in other files later; what the user names is."""
     Path("s.yaml").write_text(f"replay.store_path: {stranger / 'rows'}")
-    small = "--steps 10 --eval-episodes 0 --device cpu --no-tensorboard --no-console".split()
+    small = ["--steps", "10", "--eval-episodes", "0", "--device", "cpu", "--no-tensorboard", "--no-console"]
     assert main(["train", "dqn", "--env=CartPole-v1", "--config", "s.yaml", *small, *flags, "--trust-code"]) == 0
     assert (Path("rows") / "zarr.json").exists()
     assert any("rows" in entry for entry in trusted_entries()) == remains

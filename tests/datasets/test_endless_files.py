@@ -1,5 +1,6 @@
 """Data that would never end or fill the memory: refused by name, and by size unless the user lifts the limit."""
 
+import gzip
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,7 @@ from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
+from reverie.datasets.tfrecord import TruncatedFileError, iter_tfrecords, parse_tf_example
 
 ROWS = 200_000
 SAVED = Path(__file__).parents[1] / "golden" / "sb3"
@@ -123,6 +125,21 @@ def test_what_expands_to_too_many_bytes_is_refused(write, tmp_path, monkeypatch)
         read()
     monkeypatch.setenv("REVERIE_MAX_EXPANDED_GB", "1")
     assert read() > 0
+
+
+@pytest.mark.parametrize("record", [bytes(9), b"\x08" + b"\xff" * 20, b"\x0a\xff"])
+def test_a_record_that_is_no_example_is_damage(record):
+    with pytest.raises(TruncatedFileError, match=r"a record is not a tf\.Example"):
+        parse_tf_example(record)
+
+
+@pytest.mark.parametrize("records", [[b"\x0a\x00" * 70_000], [b""] * 1001])
+def test_many_empty_values_or_records_are_refused(records, tmp_path, monkeypatch):
+    """An empty value takes two bytes in a file and 16 in memory; an empty record takes time."""
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 1_000_000)
+    (tmp_path / "x").write_bytes(gzip.compress(b"".join(map(formats.framed, records))))
+    with pytest.raises(RunError, match="expands to"):
+        list(iter_tfrecords(tmp_path / "x"))
 
 
 def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
