@@ -16,6 +16,7 @@ import torch
 
 import reverie
 from reverie.agent.import_sb3 import SB3Archive, _check_bounds, import_sb3
+from reverie.agent.sb3_statistics import read_statistics
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
@@ -182,6 +183,35 @@ def test_damaged_files_are_told_in_a_line(damage, tmp_path):
     with pytest.raises(DataError, match=r"edited\.zip cannot be read"):
         import_sb3(file, "CartPole-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1j])
+def test_weights_of_no_use_are_refused(value, tmp_path):
+    file = edited("ppo_cartpole", tmp_path, {}, {"action_net.bias": torch.tensor([value, 0.0])})
+    with pytest.raises(DataError, match=r"action_net\.bias contains torch\.\w+ values that are complex"):
+        import_sb3(file, "CartPole-v1", run=tmp_path / "run")
+
+
+def test_settings_larger_than_a_file_of_settings_are_refused(tmp_path, monkeypatch):
+    file = edited("ppo_cartpole", tmp_path, {"more": "x" * 1000}, {})
+    monkeypatch.setattr("reverie.core.files.read_member.__defaults__", (1000,))
+    with pytest.raises(RunError, match=r"edited\.zip: data has [\d,]+ bytes: expected at most 1,000"):
+        import_sb3(file, "CartPole-v1", run=tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["memo", "frame", "bytes", "array", "operations"])
+def test_statistics_that_claim_memory_are_refused(name, tmp_path):
+    huge = (1 << 40).to_bytes(8, "little")
+    content, told = {
+        "memo": (b"N" + pickle.LONG_BINPUT + b"\xff\xff\xff\x7f.", "claims too much"),
+        "frame": (pickle.PROTO + b"\x04" + pickle.FRAME + huge + b"N.", "claims too much"),
+        "bytes": (pickle.PROTO + b"\x04" + pickle.BINBYTES8 + huge + b".", "expected 1099511627776 bytes"),
+        "array": (pickle.dumps(HugeArray()), "IndexError"),  # it is an empty array instead
+        "operations": (b"N0" * 50_001 + b"N.", "claims too much"),
+    }[name]
+    (tmp_path / "v.pkl").write_bytes(content)
+    with pytest.raises(DataError, match=told):
+        read_statistics(tmp_path / "v.pkl")
 
 
 @pytest.mark.parametrize("place", ["file", "weights", "tensor"])
@@ -440,6 +470,13 @@ class Call:
 
     def __reduce__(self):
         return Path.touch, (self.path,)
+
+
+class HugeArray:
+    """A terabyte that takes a few bytes of a pickle."""
+
+    def __reduce__(self):
+        return np.zeros(1).__reduce__()[0], (np.ndarray, (1 << 40,), b"b")
 
 
 def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):

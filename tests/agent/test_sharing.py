@@ -151,6 +151,29 @@ def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
     assert "agent.json is not a regular file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["agent.json", "config.yaml", "checkpoints/tensors.safetensors"])
+def test_files_of_a_terabyte_are_neither_listed_nor_pulled(name, copied, tmp_path, capsys):
+    reverie.push(copied, str(tmp_path / "shelf/agent"))
+    os.truncate(next((tmp_path / "shelf/agent").rglob(name.rpartition("/")[2])), 10**12)
+    told = r"has 1,000,000,000,000 bytes"
+    if name == "agent.json":
+        assert main(["list", str(tmp_path / "shelf")]) == 1
+        assert re.search(told, capsys.readouterr().err)
+    with pytest.raises(RunError, match=told):
+        reverie.pull(str(tmp_path / "shelf/agent"), tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_pulled_folder_has_no_links_out_of_it(copied, tmp_path):
+    reverie.push(copied, str(tmp_path / "shelf"))
+    (tmp_path / "mine").write_text("secret")
+    (tmp_path / "shelf/README.md").unlink()
+    (tmp_path / "shelf/README.md").symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match=r"README\.md is a link to .*mine, outside of the run"):
+        reverie.pull(str(tmp_path / "shelf"), tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
 OWN = "/home/jane doe/secret/"
 
 

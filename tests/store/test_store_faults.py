@@ -1,12 +1,14 @@
 """Stores whose process is killed, whose disk is full, whose files are damaged."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import RunError
+from reverie.core.specs import ColumnSpec
 from reverie.store import local_objects
 from reverie.store.retry import Retrier
 from reverie.store.store import ReplayStore
@@ -73,6 +76,24 @@ def test_kill_9(tmp_path):
             expected, ended = stacked(range(start, stop)), np.arange(start, stop) % 7 == 6
             expected["is_last"][0, ended], expected["action"][0, ended] = True, 0
             assert_rows(found, expected)
+
+
+def test_what_would_fill_the_memory_is_not_read(tmp_path, said):
+    """A sparse file of a terabyte, and a sound description of rows or chunks of a terabyte."""
+    store = ReplayStore(tmp_path)
+    name = store.begin(COLUMNS, STREAMS)
+    store.extend(stacked(range(20)))
+    store.close(10)
+    chunk = next((tmp_path / name / "reward").glob("c.*"))
+    os.truncate(chunk, 10**12)
+    with pytest.raises(RunError, match=r"has 1,000,000,000,000 bytes: expected at most [\d,]{5}\."):
+        contents(ReplayStore(tmp_path), name)
+    for large in ({"chunk": 10**12}, {"columns": {"reward": ColumnSpec((10**12,), "float32")}}):
+        segment = replace(store.segments[0], **large)
+        for path in (tmp_path / name).rglob("zarr.json"):
+            path.write_text(json.dumps({"attributes": segment.sealed()}))
+        assert ReplayStore(tmp_path).segments == []
+        assert "a chunk has more than 1,000,000,000 bytes" in said.pop()
 
 
 def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):

@@ -25,7 +25,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
-from reverie.core.files import check_expanded, open_zip, write_json
+from reverie.core.files import check_expanded, open_zip, read_member, write_json
 from reverie.core.logger import logger
 from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict, without_mask
 from reverie.datasets.source import reading
@@ -118,7 +118,7 @@ class SB3Archive:
                 names = zip_file.namelist()
                 if "data" not in names:
                     raise DataError(f"{file} has no settings of an agent: expected the file of model.save.")
-                data = json.loads(zip_file.read("data"))
+                data = json.loads(read_member(file, zip_file, "data"))
                 variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
                 tensors = [_read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
             return cls(data, *tensors)
@@ -365,6 +365,9 @@ def _read_tensors(file: Path | str, content: bytes) -> Any:
         tensors = torch.load(stream, map_location="cpu", weights_only=True)
     sizes = [x.numel() * x.element_size() for x in tensors.values() if isinstance(x, Tensor)]
     check_expanded(file, len(content), sum(sizes))  # an expanded tensor takes no memory until it is copied
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and (x.is_complex() or not x.isfinite().all()):
+            raise DataError(f"{file}: {name} contains {x.dtype} values that are complex, infinite or NaN.")
     return tensors
 
 

@@ -1,27 +1,26 @@
 """Running statistics of observations from the ``vecnormalize.pkl`` of Stable-Baselines3.
 
 A pickle can name any function. Only NumPy's arrays and numbers are made here; objects of all other classes become
-dictionaries of their attributes, and no other function is called.
+dictionaries of their attributes, and no other function is called. A pickle can also claim memory that it does not fill.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from reverie.core.errors import DataError, ReverieError
-from reverie.core.files import open_file
+from reverie.core.files import read_file
 
 MAX_BYTES = 1 << 28
 """Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
-_NUMPY = {
-    "_reconstruct": np.zeros(1).__reduce__()[0], "scalar": np.float64(0).__reduce__()[0], "ndarray": np.ndarray,
-    "dtype": np.dtype,
-}  # fmt: skip
-"""What may be called, by name."""
+MAX_OPERATIONS = 100_000
+"""Maximum number of a pickle's operations; statistics of a vector have about 200."""
 
 
 ArrayOrFile = Path | str | np.ndarray
@@ -46,6 +45,15 @@ class Attributes(dict[Any, Any]):
         self.update(state if isinstance(state, dict) else {})
 
 
+def _empty_array(*_: Any) -> np.ndarray:
+    """Return an array that takes its shape together with its content."""
+    return np.empty(0)
+
+
+_NUMPY = {"_reconstruct": _empty_array, "scalar": np.float64(0).__reduce__()[0], "dtype": np.dtype}
+"""What may be called, by name."""
+
+
 class ArrayUnpickler(pickle.Unpickler):
     """Calls nothing but ``_NUMPY``."""
 
@@ -57,8 +65,9 @@ class ArrayUnpickler(pickle.Unpickler):
 def read_statistics(file: Path) -> ObsStatistics | None:
     """Return the statistics in a file; None if its observations are not normalized."""
     try:
-        with open_file(file, MAX_BYTES) as stream:
-            state = ArrayUnpickler(stream).load()
+        content = read_file(file, MAX_BYTES)
+        _check_operations(content)
+        state = ArrayUnpickler(io.BytesIO(content)).load()
         if not state["norm_obs"]:
             return None
         obs_rms = state["obs_rms"] if "mean" not in state["obs_rms"] else {"": state["obs_rms"]}
@@ -73,6 +82,14 @@ def read_statistics(file: Path) -> ObsStatistics | None:
     except Exception as error:  # damaged pickles raise errors of all types
         details = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} is not a vecnormalize.pkl of Stable-Baselines3: {details}.") from error
+
+
+def _check_operations(pickled: bytes) -> None:
+    """Raise ValueError for too many operations, or one for which memory is taken that its content does not fill."""
+    limits = {"FRAME": len(pickled), **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), MAX_OPERATIONS)}
+    for number, (operation, argument, _) in enumerate(pickletools.genops(pickled)):
+        if number > MAX_OPERATIONS or int(argument if operation.name in limits else 0) > limits.get(operation.name, 0):
+            raise ValueError(f"{operation.name} {argument} at operation {number:,} claims too much")
 
 
 def statistics_from_arrays(mean: ArrayOrFile, var: ArrayOrFile, rows: int) -> ObsStatistics:

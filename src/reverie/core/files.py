@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import math
 import os
@@ -31,6 +32,12 @@ LARGEST_FILE = 64_000_000
 """Maximum bytes of a file of settings or results."""
 LARGEST_LOG = 4_000_000_000
 """Maximum bytes of ``metrics.jsonl``: an entry every second for three months."""
+LARGEST_LINE = 16_000_000
+"""Maximum bytes of a line in it."""
+LARGEST_STATE = 1_000_000_000
+"""Maximum bytes of the state of a run with the pickled states of its environments."""
+LARGEST_WEIGHTS = 16_000_000_000
+"""Maximum bytes of the tensors of a shared agent: four billion numbers."""
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk, and of a user's full share of it."""
 MAX_EXPANDED, MAX_RATIO = 1_000_000_000, 250
@@ -61,6 +68,18 @@ def read_file(path: Path, limit: int = LARGEST_FILE) -> bytes:
     """Return the content of a file, opened with :func:`open_file`."""
     with open_file(path, limit) as file:
         return file.read(min(limit, os.fstat(file.fileno()).st_size))  # Python allocates what it is asked to read
+
+
+def iter_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file; of one with more than :data:`LARGEST_LINE` bytes, its pieces."""
+    return iter(functools.partial(file.readline, LARGEST_LINE), b"")
+
+
+def read_member(path: Path | str, archive: zipfile.ZipFile, name: str, limit: int = LARGEST_FILE) -> bytes:
+    """Return the content of a file in the zip file at ``path``; RunError if it has more than ``limit`` bytes."""
+    if (size := archive.getinfo(name).file_size) > limit:
+        raise RunError(f"{path}: {name} has {size:,} bytes: expected at most {limit:,}.")
+    return archive.read(name)
 
 
 def check_size(path: Path, limit: int = LARGEST_FILE) -> None:

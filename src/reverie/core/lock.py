@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from reverie.core.errors import RunError
-from reverie.core.files import delete_temporary_files, disk_error_advice, disk_errors_as_run_error
+from reverie.core.files import delete_temporary_files, disk_error_advice, disk_errors_as_run_error, read_file
 
 LOCK_FILE_NAME = ".lock"
 """Name of the lock file in a folder."""
@@ -82,9 +82,9 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
 def _read_owner(path: Path) -> tuple[int, str] | None:
     """Return process and host of the owner of a lock; None if the file does not name them."""
     try:
-        owner = json.loads(path.read_text())
+        owner = json.loads(read_file(path))
         return int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RunError):
         return None
 
 

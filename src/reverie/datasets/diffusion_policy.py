@@ -30,7 +30,7 @@ import numpy as np
 
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
-from reverie.core.files import check_expanded, check_size, open_zip
+from reverie.core.files import check_expanded, check_size, open_zip, read_member
 from reverie.datasets.act import REWARDS, UNMARKED
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, reading
@@ -211,7 +211,7 @@ class ZarrArchive(ZarrFiles):
     def metadata(self, name: str) -> dict[str, Any]:
         file = next(f"{name}/{file}" for file in METADATA if f"{name}/{file}" in self.entries)
         with reading(f"{self.path}: {file}"), open_zip(self.path) as content, zipfile.ZipFile(content) as archive:
-            values = json.loads(archive.read(file))
+            values = json.loads(read_member(self.path, archive, file))
             if not isinstance(values, dict):
                 raise DataError(f"{self.path}: {file} contains {type(values).__name__}: expected an object.")
             return values

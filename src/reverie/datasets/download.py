@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reverie.core.errors import RunError
-from reverie.core.files import rename_durably
+from reverie.core.files import read_file, rename_durably
 from reverie.core.lock import lock_beside
 from reverie.datasets.minari import METADATA, check_name, minari_root
 
@@ -207,7 +207,7 @@ def _iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Progress) -> int | None:
     """Download the missing bytes of ``part``; a broken attempt keeps the received bytes. Return its size, if known."""
-    version = note.read_text(encoding="latin-1") if note.exists() else ""
+    version = read_file(note).decode("latin-1") if note.exists() else ""
     start = max(0, file_size(part) - 1) if version else 0  # an empty range would be rejected
     try:
         answer = _open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})

@@ -40,7 +40,7 @@ from gymnasium import spaces
 
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
-from reverie.core.files import LARGEST_LOG, read_file
+from reverie.core.files import LARGEST_LOG, iter_lines, open_file
 from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
@@ -106,9 +106,10 @@ class LeRobotMetadata:
         """Return the rows of a table, JSON lines or Parquet, without statistics; empty if there is none."""
         rows: list[dict[str, Any]] = []
         if (file := self.path / "meta" / f"{name}.jsonl").is_file():
-            for number, line in enumerate(read_file(file, LARGEST_LOG).decode().splitlines(), 1):
-                with reading(f"{file}, line {number}"):
-                    rows += [json.loads(line)] if line.strip() else []
+            with open_file(file, LARGEST_LOG) as opened:
+                for number, line in enumerate(iter_lines(opened), 1):
+                    with reading(f"{file}, line {number}"):
+                        rows += [json.loads(line)] if line.strip() else []
         files = [self.path / "meta" / f"{name}.parquet", *(self.path / "meta" / name).rglob("*.parquet")]
         for file in sorted(filter(Path.is_file, files), key=natural_sort_key):
             table = read_table(file)

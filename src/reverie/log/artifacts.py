@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError, RunError
-from reverie.core.files import below, open_file, write_json
+from reverie.core.files import LARGEST_STATE, LARGEST_WEIGHTS, below, check_links, open_file, read_file, write_json
 from reverie.store.local_objects import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
@@ -88,7 +88,7 @@ class Uploads:
         if self.upload == "metrics" or not names:
             return set()
         best = folder / "best"
-        best_name = best.read_text(encoding="utf-8") if best.is_file() else ""
+        best_name = read_file(best).decode(errors="replace") if best.is_file() else ""
         return {max(names, key=lambda name: int(name.rpartition("-")[2])), *({best_name} & {*names})}
 
     def _stage(self, name: str) -> Path | None:
@@ -256,6 +256,8 @@ def _download_from_storage(url: str, to: Path | None) -> Path:
     objects = open_objects(url)
     if isinstance(objects, LocalObjects) and to is None:
         return objects.folder
+    if isinstance(objects, LocalObjects):
+        check_links(objects.folder)
     try:
         manifest = objects.get(AGENT_FILE)
         plain = (name for name in objects.sizes() if ".." not in name)
@@ -266,7 +268,8 @@ def _download_from_storage(url: str, to: Path | None) -> Path:
         def fill(to: Path) -> None:
             for name in names:
                 (to / name).parent.mkdir(parents=True, exist_ok=True)
-                (to / name).write_bytes(objects.get(name))
+                limit = LARGEST_WEIGHTS if name.endswith(".safetensors") else LARGEST_STATE
+                (to / name).write_bytes(objects.get(name, limit))
 
         return _download_once(folder, fill)
     except FileNotFoundError as error:

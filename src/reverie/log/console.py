@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from reverie.core.files import LARGEST_LOG, open_file
+from reverie.core.files import LARGEST_LINE, LARGEST_LOG, iter_lines, open_file
 from reverie.core.logger import logger, print_line, survive_broken_pipe
 from reverie.log.jsonl import Values, parse_entry, scalars
 
@@ -358,12 +358,15 @@ class JsonlTail:
             self.offset = 0
         if size == self.offset:
             return []
+        rows = []
         with open_file(self.path, LARGEST_LOG) as file:
             file.seek(self.offset)
-            content = file.read()
-        complete = content[: content.rfind(b"\n") + 1]
-        self.offset += len(complete)
-        return [row for line in complete.splitlines() if (row := parse_entry(line)) is not None]
+            for line in iter_lines(file):
+                if len(line) < LARGEST_LINE and not line.endswith(b"\n"):  # it is being written
+                    break
+                self.offset += len(line)
+                rows += [row] if (row := parse_entry(line)) is not None else []
+        return rows
 
 
 class RunProgress:

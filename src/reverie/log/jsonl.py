@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.files import LARGEST_LOG, check_size, open_file, write_atomic
+from reverie.core.files import LARGEST_LOG, check_size, iter_lines, open_file, write_atomic
 from reverie.core.statistics import Series
 
 Values = Mapping[str, float | np.ndarray]
@@ -135,7 +135,7 @@ def _is_made_again(line: bytes, since: int, repeated_values: Values | None) -> b
 
 def _lines(path: Path) -> Iterator[bytes]:
     with open_file(path, LARGEST_LOG) as file:  # one at a time, since a long run has many
-        yield from file
+        yield from iter_lines(file)
 
 
 def _cut_unfinished_line(path: Path) -> None:
@@ -143,7 +143,10 @@ def _cut_unfinished_line(path: Path) -> None:
         return
     check_size(path, LARGEST_LOG)
     with path.open("rb+") as file:
-        complete_bytes = sum(len(line) for line in file if line.endswith(b"\n"))
-        if complete_bytes < file.seek(0, os.SEEK_END):
+        complete_bytes = position = 0
+        for line in iter_lines(file):
+            position += len(line)
+            complete_bytes = position if line.endswith(b"\n") else complete_bytes
+        if complete_bytes < position:
             file.truncate(complete_bytes)
             os.fsync(file.fileno())

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from reverie.core.errors import ReverieError, RunError, did_you_mean
 from reverie.core.files import (
-    LARGEST_LOG,
+    LARGEST_STATE,
     below,
     delete_temporary_files,
     disk_error_advice,
@@ -245,7 +245,7 @@ def read_checkpoint(
     if not verified:
         verify(path)
     try:
-        state = json.loads(read_file(path / STATE, LARGEST_LOG))
+        state = json.loads(read_file(path / STATE, LARGEST_STATE))
         with contextlib.ExitStack() as stack:
 
             @functools.cache
@@ -264,7 +264,7 @@ def read_checkpoint(
 
 def longest_episode(path: Path) -> int:
     """Return the env steps of the longest training episode before the checkpoint at ``path``; 0: not recorded."""
-    state = json.loads((path / STATE).read_text())
+    state = json.loads(read_file(path / STATE, LARGEST_STATE))
     return int(state.get("clock", {}).get("longest_episode", 0))
 
 

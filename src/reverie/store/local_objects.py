@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import below, disk_error_advice, fsync_path, open_file
+from reverie.core.files import LARGEST_FILE, below, disk_error_advice, fsync_path, read_file
 from reverie.store.objects import ObjectStore
 
 PART_SUFFIX = ".part"
@@ -63,9 +62,8 @@ class LocalObjects(ObjectStore):
         self.unwritten: dict[Path, Sequence[bytes | memoryview]] = {}  # .part files, contents
         self.unwritten_bytes: int = 0
 
-    def get(self, name: str) -> bytes:
-        with open_file(below(self.folder, name), sys.maxsize) as file:  # not a pipe or device, which would never end
-            return file.read()
+    def get(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        return read_file(below(self.folder, name), limit)
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         path = below(self.folder, name)

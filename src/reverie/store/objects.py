@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 from reverie.core.errors import RunError
+from reverie.core.files import LARGEST_FILE
 
 
 class ObjectStore(ABC):
@@ -17,8 +18,8 @@ class ObjectStore(ABC):
     """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
 
     @abstractmethod
-    def get(self, name: str) -> bytes:
-        """Return the bytes of an object."""
+    def get(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        """Return the bytes of an object; RunError if it has more than ``limit``."""
 
     @abstractmethod
     def stage(self, name: str, *parts: bytes | memoryview) -> None:

@@ -12,7 +12,7 @@ from reverie.core.specs import LATE_COLUMNS
 from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
-from reverie.store.zarr import chunk_name, decode_chunk
+from reverie.store.zarr import chunk_name, decode_chunk, largest_chunk
 
 BufferFn = Callable[[int], Mapping[str, np.ndarray] | None]
 """Returns the arrays into which a number of rows is read, or None for new arrays."""
@@ -76,7 +76,7 @@ def read_chunk(
         direct = n == segment.chunk and out.flags.c_contiguous
         buffer = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
         try:
-            decode_chunk(objects.get(file), buffer)
+            decode_chunk(objects.get(file, largest_chunk(buffer.nbytes)), buffer)
             if not direct:
                 out[...] = buffer[low : low + n]
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.files import LARGEST_FILE
 from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each, short_error
 
@@ -38,8 +39,11 @@ class RemoteObjects(ObjectStore):
             self.fs.retries = 1
         self.root: str = path.rstrip("/")
 
-    def get(self, name: str) -> bytes:
-        return bytes(self.fs.cat_file(self._path(name)))
+    def get(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        data = bytes(self.fs.cat_file(self._path(name), start=0, end=limit + 1))
+        if len(data) > limit:
+            raise RunError(f"{self.location}/{name} has more than {limit:,} bytes.")
+        return data
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))

@@ -26,6 +26,8 @@ from reverie.store.objects import ObjectStore
 
 FORMAT = 3
 META = "zarr.json"
+LARGEST_CHUNK = 1_000_000_000
+"""Maximum bytes of a chunk; those that are written here have 4 MiB, or a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,10 @@ def parse_segment(name: str, data: bytes) -> Segment:
         del content["format"]
         columns = {key: ColumnSpec(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}
         parent = tuple(content.pop("parent") or ()) or None
-        return Segment(name=name, columns=columns, parent=parent, **content)
+        segment = Segment(name=name, columns=columns, parent=parent, **content)
+        if max((column.nbytes for column in columns.values()), default=0) * segment.chunk > LARGEST_CHUNK:
+            raise ValueError(f"a chunk has more than {LARGEST_CHUNK:,} bytes")
+        return segment
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(str(error) or repr(error)) from error
 

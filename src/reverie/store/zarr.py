@@ -54,6 +54,11 @@ def encode_chunks(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]
     return [(piece, struct.pack("<I", google_crc32c.value(bytes(piece)))) for piece in compressed]
 
 
+def largest_chunk(size: int) -> int:
+    """Return the maximum bytes of an encoded chunk of ``size`` bytes (``ZSTD_COMPRESSBOUND`` and the checksum)."""
+    return size + size // 128 + 1024
+
+
 def decode_chunk(data: bytes, out: np.ndarray) -> None:
     """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``."""
     import google_crc32c
