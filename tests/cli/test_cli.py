@@ -1,5 +1,6 @@
 """The command line: what people type, what they read, and what happens when they mistype."""
 
+import errno
 import json
 import os
 import pty
@@ -175,6 +176,40 @@ def test_output_to_a_full_disk_is_one_line(unbuffered: str) -> None:
         done = subprocess.run(command, check=False, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("reverie: cannot write the output: No space left on device. Free space")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    command = f"exec {sys.executable} -m reverie list sizes {closed}"
+    done = subprocess.run(["/bin/sh", "-c", command], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", ">" not in closed.replace("2>", ""))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "reverie: not enough memory. The run stopped.\n"),
+        (MemoryError("9 GiB"), "reverie: not enough memory (9 GiB). The run stopped.\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 4500), "xxx': File name too long. The run stopped.\n"),
+        (OSError(errno.EACCES, "Permission denied", "a/b"), "reverie: a/b: Permission denied. The run stopped.\n"),
+        (ConnectionResetError("by the peer"), "reverie: ConnectionResetError: by the peer. The run stopped.\n"),
+    ],
+)  # fmt: skip
+def test_errors_of_the_system_are_one_line(error, told, monkeypatch, capsys) -> None:
+    error.add_note("The run stopped")
+    monkeypatch.setattr(sys.modules[main.__module__], "_run_main", lambda args: (_ for _ in ()).throw(error))
+    assert main(["list"]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith(told)
+    assert len(said) < 200
+
+
+def test_a_folder_whose_name_is_not_utf_8_gets_no_run(elsewhere: Path, capsys: Captured) -> None:
+    """Files with its name could be written, but not read."""
+    folder = os.fsdecode(os.fsencode(elsewhere) + b"/caf\xe9")
+    assert main(["train", "dqn", "--env", "CartPole-v1", "--steps", "9", "--run", folder]) == 1
+    assert "expected a path in UTF-8" in capsys.readouterr().err
+    assert not os.path.exists(folder)
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_line(elsewhere: Path) -> None:

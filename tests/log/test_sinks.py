@@ -122,7 +122,7 @@ class Disk:
     """A file on a disk that has room for ``room`` more bytes."""
 
     def __init__(self, file):
-        self.file, self.room = file, math.inf
+        self.file, self.room, self.fileno = file, math.inf, file.fileno
 
     def write(self, data):
         if not self.room:
@@ -156,6 +156,21 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path, said):
     assert path.read_text() == "".join(json.dumps({"step": step, **wide}) + "\n" for step in range(20))
     full = "the log cannot write: [Errno 28] No space left on device. The run continues; later entries go to it"
     assert said == [full] * 2
+
+
+@pytest.mark.parametrize("successor", [None, "other content"])
+def test_a_log_that_is_deleted_or_replaced_is_begun_again(successor, tmp_path, said):
+    path = tmp_path / "m.jsonl"
+    sink = JsonlSink(path)
+    sink.write({"a": 1.0}, 1)
+    path.unlink()
+    if successor is not None:
+        path.write_text(f"{successor}\n")
+    sink.write({"a": 2.0}, 2)
+    sink.write({"a": 3.0}, 3)
+    sink.close()
+    assert [row["step"] for row in read_metrics(path)] == [2, 3]
+    assert said == [f"{path} was deleted or replaced while the run was writing to it; it is begun again"]
 
 
 def test_lines_that_were_never_written_are_reported_at_the_end(tmp_path):

@@ -88,7 +88,8 @@ def _check_operations(pickled: bytes) -> None:
     """Raise ValueError for too many operations, or one for which memory is taken that its content does not fill."""
     limits = {"FRAME": len(pickled), **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), MAX_OPERATIONS)}
     for number, (operation, argument, _) in enumerate(pickletools.genops(pickled)):
-        if number > MAX_OPERATIONS or int(argument if operation.name in limits else 0) > limits.get(operation.name, 0):
+        claimed = argument if operation.name in limits and isinstance(argument, int) else 0
+        if number > MAX_OPERATIONS or claimed > limits.get(operation.name, 0):
             raise ValueError(f"{operation.name} {argument} at operation {number:,} claims too much")
 
 

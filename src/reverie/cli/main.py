@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
+from reverie.core.errors import ReverieError, UntrustedError, did_you_mean, short_repr
 from reverie.core.files import DISK_FULL_ERRORS, disk_error_advice
 from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
@@ -62,16 +62,18 @@ AGENT_COMMANDS = ("eval", "dream", "extract", "export", "info", "view")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
+    _open_closed_streams()
     die_with_parent()
     limit_openmp_spinning()
     try:
         code = _run_main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
+    except MemoryError as error:
+        details = f" ({error})" if str(error) else ""
+        code = print_error(_with_notes(f"not enough memory{details}.", error), 1)
     except OSError as error:
         has_ended = isinstance(error, BrokenPipeError)  # the process that reads the output
-        if not has_ended and error.errno not in DISK_FULL_ERRORS:
-            raise
-        code = 0 if has_ended else print_error(_describe_full_disk(error), 1)
+        code = 0 if has_ended else print_error(_with_notes(_describe_os_error(error), error), 1)
         try:
             sys.stdout.flush()
         except OSError:  # Python tries again when it exits
@@ -79,9 +81,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _describe_full_disk(error: OSError) -> str:
-    """Return what could not be written, what to do, and what a run adds to the error."""
-    text = f"cannot write {error.filename or 'the output'}: {error.strerror}. {disk_error_advice(error)}"
+LONGEST_PATH = 500
+"""Characters from which a path is shortened in messages."""
+
+
+def _open_closed_streams() -> None:
+    """Open the null device as the standard streams that the caller has closed, before a file gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, os.fdopen(nowhere, "w" if number else "r", encoding="utf-8"))
+
+
+def _describe_os_error(error: OSError) -> str:
+    """Return what could not be read or written, and what to do."""
+    name = str(error.filename or "")
+    name = name if len(name) < LONGEST_PATH else short_repr(name)
+    if error.errno in DISK_FULL_ERRORS:
+        return f"cannot write {name or 'the output'}: {error.strerror}. {disk_error_advice(error)}"
+    return f"{name}: {error.strerror}." if name and error.strerror else f"{type(error).__name__}: {error}."
+
+
+def _with_notes(text: str, error: BaseException) -> str:
+    """Add what a run adds to the error."""
     return " ".join([text, *(f"{note}." for note in getattr(error, "__notes__", []))])
 
 

@@ -20,12 +20,23 @@ from reverie.core.errors import ConfigError, RunError
 
 
 def check_local(path: Path | str, name: str) -> None:
-    """Check that ``path`` is on this machine; ``pathlib`` makes s3:/bucket of s3://bucket."""
+    """Check that ``path`` is on this machine, and that files can name it; ``pathlib`` makes s3:/bucket of s3://bucket.
+
+    Raises:
+        ConfigError: it is a URL, or its absolute path is not valid UTF-8.
+    """
     if url := re.match(r"([A-Za-z][\w+.-]+:)//?(.*)", os.fspath(path)):
         raise ConfigError(
             f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: to "
             "write one pass it as replay.store_path, to start a run with its rows as replay.init_from."
         )
+    try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{name} = {os.path.abspath(path)!a}: expected a path in UTF-8, as files could not name this one. Rename "
+            "the folder, or choose another one."
+        ) from None
 
 
 LARGEST_FILE = 64_000_000

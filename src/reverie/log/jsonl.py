@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.files import LARGEST_LOG, check_size, iter_lines, open_file, write_atomic
+from reverie.core.logger import logger
 from reverie.core.statistics import Series
 
 Values = Mapping[str, float | np.ndarray]
@@ -32,7 +33,7 @@ class JsonlSink:
     """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
 
     Numbers that are not finite become ``null``. An incomplete line of an earlier process is cut off. Lines that a full
-    disk rejects stay in memory, and the next write begins with them.
+    disk rejects stay in memory, and the next write begins with them. A file that was deleted is begun again.
     """
 
     def __init__(self, path: Path, since: int | None = None, repeated_values: Values | None = None) -> None:
@@ -41,7 +42,8 @@ class JsonlSink:
         _cut_unfinished_line(path)
         if since is not None:
             _move_future_lines(path, since, repeated_values)
-        self._file = path.open("ab", buffering=0)  # Python's buffer drops bytes beyond 8 KB
+        self._path = path
+        self._open()
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
@@ -56,7 +58,21 @@ class JsonlSink:
         with self._file:
             self._write_out()
 
+    def _open(self) -> None:
+        self._file = self._path.open("ab", buffering=0)  # Python's buffer drops bytes beyond 8 KB
+
+    def _has_gone(self) -> bool:
+        """Return whether the path leads to another file or to none, in a folder that is still there."""
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return self._path.parent.is_dir()
+
     def _write_out(self) -> None:
+        if self._unwritten and self._has_gone():
+            logger.warning(f"{self._path} was deleted or replaced while the run was writing to it; it is begun again")
+            self._file.close()
+            self._open()
         while self._unwritten:
             del self._unwritten[: self._file.write(self._unwritten)]
 
