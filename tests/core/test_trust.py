@@ -35,6 +35,7 @@ from reverie.core.imports import (
     trusted_entries,
 )
 from reverie.core.locations import is_plain, is_typed
+from reverie.core.signing import is_mine, sign
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
@@ -495,6 +496,18 @@ def test_the_users_own_environments_go_on(stranger, said):
 def test_a_name_of_a_module_may_begin_with_any_letter(settings):
     with pytest.raises(UntrustedError, match="No installed package offers 'été'"):
         check_module_names(SavedConfig(algorithm="dqn", experiment=settings), "the run")
+
+
+def test_no_moment_in_which_others_can_read_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    modes, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (modes.append(os.fstat(file).st_mode & 0o777), fsync(file)))
+    before = os.umask(0)
+    try:
+        assert is_mine([b"x"], sign([b"x"]))
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
 
 
 # ---------------------------------------------------------------- locations in files

@@ -196,6 +196,17 @@ def test_values_in_other_files_are_refused(tmp_path, kind):
         open_reader(str(path))
 
 
+@pytest.mark.parametrize("name", ["observations", "infos/more", "actions"])
+@pytest.mark.parametrize("target", ["/nowhere", "/rewards/x", "itself"])
+def test_links_inside_a_file_that_lead_nowhere_are_named(name, target, tmp_path):
+    values = {key: value for key, value in columns().items() if key != name}
+    path = write(tmp_path / "d.h5", values)
+    with h5py.File(path, "r+") as file:
+        file[name] = h5py.SoftLink(f"/{name}" if target == "itself" else target)
+    with pytest.raises(DataError, match=rf"'{name}' is a link to /[a-z/]+: expected values"):
+        open_reader(str(path))
+
+
 @pytest.mark.parametrize("to", ["d4rl", "robomimic", "tianshou", "minari"])
 def test_no_format_reads_zeros_for_missing_parts(tmp_path, to):
     target = tmp_path / ("d" if to == "minari" else "d.h5")

@@ -335,6 +335,14 @@ def test_recorded_episodes_are_read_from_the_data(folder):
         talk.socket.close()
 
 
+def test_wrong_messages_print_one_traceback_for_each_kind(folder, capsys):
+    page = server.Page(server.Viewer(folder))
+    for _ in range(3):
+        for text in ("{", '{"do": "nothing"}', '{"do": "step", "more": 1}', '{"id": 3}', "[]", "3"):
+            assert b'"error"' in page.answer(text)
+    assert capsys.readouterr().err.count("Traceback") == 5  # two of them are a missing command
+
+
 @pytest.mark.parametrize(
     ("where", "flags", "error"),
     [("dqn", ["--checkpoint", "step-1"], "no checkpoint"), ("dqn", ["--env", "Missing-v3"], "Missing"),

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Iterable
 
-from reverie.core.files import user_folder, write_atomic
+from reverie.core.files import user_folder
 
 KEY_BYTES = 32
 
@@ -37,8 +37,12 @@ def _key() -> bytes | None:
     path, new = folder / "key", folder / f"key.{os.getpid()}"
     with contextlib.suppress(OSError):
         if not path.exists():
-            write_atomic(new, secrets.token_bytes(KEY_BYTES))
-            new.chmod(0o600)
+            folder.mkdir(parents=True, exist_ok=True)
+            # of mode 0o600 from the first moment
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(new, path)
             new.unlink()

@@ -174,7 +174,20 @@ def check_links(path: Path, changed: int) -> None:
     with import_optional("h5py", "hdf5").File(path, "r") as file:
         file.id.links.visit(lambda name, link: links.append((name, link.type)), info=True)
         for name, kind in links:
-            if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and name in file):
-                label = f"{path}: '{name.decode(errors='replace')}'"
+            if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and _leads_somewhere(file, name)):
                 target = file.id.links.get_val(name)
-                raise DataError(f"{label} is a link to {target}: expected values. Copy them into the file.")
+                names = [
+                    text.decode(errors="replace") for text in (name, *(target if kind != h5l.TYPE_SOFT else [target]))
+                ]
+                raise DataError(
+                    f"{path}: '{names[0]}' is a link to {', '.join(names[1:])}: expected values. Copy them into "
+                    "the file."
+                )
+
+
+def _leads_somewhere(file: Any, name: bytes) -> bool:
+    """Return whether a link in an HDF5 file leads to a group or dataset; ``in`` does not follow it."""
+    try:
+        return file[name] is not None
+    except (KeyError, OSError, RuntimeError):
+        return False

@@ -125,6 +125,7 @@ class Viewer:
         self.runs: dict[str, Path] = find_runs(folder)
         self.single: bool = list(self.runs) == ["."]
         self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "viewer")
+        self.printed: set[tuple[str, str, int]] = set()  # types and places of errors
         self._loaded = functools.lru_cache(MAX_AGENTS)(
             lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
         )
@@ -151,6 +152,14 @@ class Viewer:
             raise RunError(f"there is no checkpoint {short_repr(checkpoint)} in this run (any more).")
         return self._loaded(path, checkpoint_path)
 
+    def print_once(self, error: Exception) -> None:
+        """Print the traceback of an error, unless one from the same line of code was printed before."""
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        place = type(error).__name__, frame.f_code.co_filename, line
+        if place not in self.printed:
+            self.printed.add(place)
+            traceback.print_exception(error, file=sys.stderr)
+
 
 Pictures = list[tuple[Any, bytes]]
 """Address and PNG of each picture; the numbers of the address depend on the request."""
@@ -176,7 +185,7 @@ class Page:
         except ReverieError as error:
             done, pictures = {"error": str(error), "kind": type(error).__name__}, []
         except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
-            traceback.print_exc(file=sys.stderr)
+            self.viewer.print_once(error)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
         return _pack_answer(head | done, pictures)
 
