@@ -12,6 +12,7 @@ from d4rl_files import columns
 from d4rl_files import write as write_hdf5
 from recordings import FORMATS, copied
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.lock import lock_beside
 from reverie.datasets.output import staged_file
 from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.writers import write_d4rl, write_minari
@@ -74,6 +75,17 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, mo
     with contextlib.closing(episodes), pytest.raises(OSError, match="File"):
         write()
     assert not list(tmp_path.iterdir())
+
+
+def test_leftovers_of_killed_processes_are_deleted_and_those_of_others_are_not(tmp_path):
+    for name in ("dead", "dead folder", "alive"):
+        (tmp_path / f".{name}.lock").touch()
+        part = tmp_path / f".{name}.part"
+        part.mkdir() if "folder" in name else part.touch()
+    with lock_beside(tmp_path / "alive"), staged_file(tmp_path / "new") as staged:
+        staged.write_bytes(b"x")
+        assert sorted(path.name for path in tmp_path.glob(".*.part")) == [".alive.part", ".new.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".alive.part", "new"]
 
 
 @pytest.mark.parametrize("kind", [staged_file, partial(staged_file, folder=True)])

@@ -51,9 +51,10 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     """Provide a temporary path next to ``path``.
 
     The file or folder created there is renamed to ``path`` at the end, or deleted after an error. Only one process at a
-    time can do this for a ``path``; it deletes leftovers of a killed process.
+    time can do this for a ``path``; it deletes what killed processes have left in the folder.
     """
     _check_absent(path)
+    _delete_leftovers(path.parent)
     with lock_beside(path):
         _check_absent(path)  # another process can have written it before this one acquired the lock
         staged = path.with_name(f".{path.name}.part")
@@ -66,6 +67,14 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
             rename_durably(staged, path)
         finally:
             delete(staged)
+
+
+def _delete_leftovers(folder: Path) -> None:
+    """Delete the temporary files of killed processes, whose locks nobody holds."""
+    for file in folder.glob(".*.lock"):
+        target = folder / file.name[1 : -len(".lock")]
+        with contextlib.suppress(RunError), lock_beside(target):
+            delete(target.with_name(f".{target.name}.part"))
 
 
 def delete(path: Path) -> None:
