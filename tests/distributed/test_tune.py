@@ -147,6 +147,14 @@ def test_an_interrupted_search_goes_on_with_the_trial_that_it_left(cast: list[Ac
 
 
 @pytest.mark.usefixtures("acted")
+def test_a_resumed_search_proposes_what_an_undisturbed_one_does(cast: list[Actor]) -> None:
+    search(14, prune=False)
+    for trials in (5, 6, 14):
+        search(trials, prune=False, run="resumed")
+    assert [actor.settings for actor in cast[:14]] == [actor.settings for actor in cast[14:]]
+
+
+@pytest.mark.usefixtures("acted")
 def test_a_trial_that_fails_ends_no_search() -> None:
     Actor.fails = {"trial-1"}
     found = [(trial.number, trial.state) for trial in search(3, prune=False).trials]

@@ -145,7 +145,6 @@ def run_tuning(
         study.set_user_attr("seeds", requested)
         write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
-        study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
         with make_trainer(config, request) as (train, max_parallel):
             return search.run(trials, jobs or max_parallel, train)
@@ -254,7 +253,9 @@ class Search:
         tried = [trial.params for trial in self.study.trials]
         counts = [dim.size for dim in self.dimensions.values()]
         if not self.grid:
-            draft = optuna.create_study(direction=self.study.direction, sampler=self.study.sampler)  # in memory
+            # a seed for each trial: a resumed search goes on as it would have
+            sampler = optuna.samplers.TPESampler(seed=self.config.seed + len(tried), constant_liar=True)
+            draft = optuna.create_study(direction=self.study.direction, sampler=sampler)  # in memory
             draft.add_trials(self.study.trials)
             for _ in range(MAX_PROPOSALS):
                 params: dict[str, Any] = draft.ask(dict(kinds)).params

@@ -151,7 +151,8 @@ def check_spec(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = 
     if changes := spec_changes(folder, current, bounds=bounds):
         raise RunError(
             f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
-            "same environment with the same env options, or choose another run folder."
+            "same environment with the same env options, or choose another run folder. If it is the same, "
+            f"{folder.spec.name} is damaged. {SPEC_ADVICE}"
         )
 
 
