@@ -19,6 +19,7 @@ from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.core.signals import die_with_parent
+from reverie.core.terminal import printable
 from reverie.core.version import version
 
 COMMANDS = {
@@ -184,7 +185,7 @@ def _print_environment() -> None:
 
 def print_error(message: str, code: int) -> int:
     """Print a message on stderr and return ``code``."""
-    print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
+    print(wrap_words(printable(f"reverie: {message}"), sys.stderr), file=sys.stderr)
     return code
 
 

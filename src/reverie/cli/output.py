@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reverie.core.errors import count_noun
+from reverie.core.terminal import printable
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.evaluate import Evaluation
@@ -52,7 +53,7 @@ def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
         if lines:
             table.add_row(Text(title, style="bold"))
         for line in lines:
-            table.add_row(*(Text(cell, overflow="fold") for cell in line))
+            table.add_row(*(Text(printable(cell), overflow="fold") for cell in line))
     Console(markup=False, emoji=False).print(table)
 
 

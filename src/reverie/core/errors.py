@@ -8,6 +8,8 @@ import reprlib
 import traceback
 from collections.abc import Iterable
 
+from reverie.core.terminal import printable
+
 MAX_VALUE_LENGTH = 100
 """Maximum number of characters of a value in an error message."""
 LIBRARY_PACKAGES = frozenset({"reverie", "gymnasium", "importlib"})
@@ -19,6 +21,9 @@ _REPR.maxstring = _REPR.maxother = MAX_VALUE_LENGTH
 
 class ReverieError(Exception):
     """Base class of all errors that the user can correct. The command line prints them without a traceback."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # Python prints it as it is
 
 
 class ConfigError(ReverieError, ValueError):
@@ -49,7 +54,7 @@ class RowError(DataError):
         self.column: str = column
 
     def __str__(self) -> str:
-        return f"{self.subject} of row {self.row} {self.problem}"
+        return printable(f"{self.subject} of row {self.row} {self.problem}")
 
 
 class ActionError(DataError):

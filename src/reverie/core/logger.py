@@ -16,6 +16,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
+from reverie.core.terminal import printable
+
 NO_READER_ERRORS = (errno.EPIPE, errno.EIO)
 """Write errors when there is no reader any more: a closed pipe, a closed terminal."""
 
@@ -24,7 +26,7 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
     stream = sys.stdout if stream is None else stream
     with survive_broken_pipe(stream):
-        print(wrap_words(text, stream), file=stream, flush=True)
+        print(wrap_words(printable(text), stream), file=stream, flush=True)
 
 
 def wrap_words(text: str, stream: TextIO | None = None) -> str:

@@ -21,6 +21,7 @@ from reverie.core.files import check_local, check_writable, disk_errors_as_run_e
 from reverie.core.imports import is_trusting
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
+from reverie.core.terminal import formula_free
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
 from reverie.distributed.search_space import Dimension, read_space
@@ -359,8 +360,9 @@ def _as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
     """Return the table of trials as CSV."""
     out = io.StringIO()
     table = csv.writer(out)
-    table.writerow(["trial", "state", "score", *names])
+    table.writerow(["trial", "state", "score", *map(formula_free, names)])
     for trial in trials:
         score = "" if trial.score is None else f"{trial.score:.6g}"
-        table.writerow([trial.number, trial.state, score, *(trial.settings.get(name, "") for name in names)])
+        values = (formula_free(trial.settings.get(name, "")) for name in names)
+        table.writerow([trial.number, trial.state, score, *values])
     return out.getvalue()

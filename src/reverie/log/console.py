@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from reverie.core.files import LARGEST_LINE, LARGEST_LOG, iter_lines, open_file
 from reverie.core.logger import logger, print_line, survive_broken_pipe
+from reverie.core.terminal import printable
 from reverie.log.jsonl import Values, parse_entry, scalars
 
 if TYPE_CHECKING:  # rich draws on terminals only
@@ -275,7 +276,9 @@ class ConsoleSink:
         if len(self._curve) > 1:
             shown = sparkline(self._curve[:: 1 + len(self._curve) // 1000])
             spark = Text(f"return {shown} {format_number(min(self._curve))} to {format_number(max(self._curve))}\n")
-        return Panel(Group(self._bar(), Text(), spark, self._tables()), title=Text(self._title), title_align="left")
+        return Panel(
+            Group(self._bar(), Text(), spark, self._tables()), title=Text(printable(self._title)), title_align="left"
+        )
 
     def _bar(self) -> Table:
         from rich.progress_bar import ProgressBar
@@ -315,7 +318,7 @@ def _above_echo(panel: Panel, notice: str = "") -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(panel, Text(f"{notice}\n" if notice else ""))
+    return Group(panel, Text(f"{printable(notice)}\n" if notice else ""))
 
 
 def _column_width(name: str) -> int:
@@ -328,7 +331,7 @@ def _table(cells: dict[str, str]) -> Table:
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
-    items = [(Text(name, style="dim"), Text(value, justify="right")) for name, value in cells.items()]
+    items = [(Text(printable(name), style="dim"), Text(value, justify="right")) for name, value in cells.items()]
     height = min(8, len(items))
     for line in range(height):
         grid.add_row(*(cell for item in items[line::height] for cell in item))
@@ -498,7 +501,7 @@ class RunsDisplay:
             rest = [cells[name] if running or run.position else "" for name in ("done", "steps", "return", "eval")]
             ending = Text(cells["left"] if running else run.state, style=STYLES[run.state])
             grid.add_row(run.name, bar, *rest, cells["rate"] if running else "", ending)
-        return Panel(grid, title=Text(self.title), title_align="left")
+        return Panel(grid, title=Text(printable(self.title)), title_align="left")
 
 
 # ---------------------------------------------------------------- numbers as text
