@@ -10,7 +10,7 @@ DEMO_RUN ?= runs/demo
 SEED ?= 1
 HOURS ?= 1
 
-.PHONY: demo test nightly slowest twin cluster docs notebooks resolve lowest newest lint wheel package bench clean help
+.PHONY: demo test nightly slowest twin cluster docs notebooks resolve hashes licenses release lowest newest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
@@ -21,6 +21,9 @@ help:
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
+	@echo "make hashes   the pins of the image with the hashes of PyPI, in deploy/"
+	@echo "make licenses the licenses of all dependencies, in build/; the image has none with copyleft"
+	@echo "make release  all checks before a release, and the commands that publish it"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
 	@echo "make newest   the tests with the newest versions that it admits, of PyTorch too"
 	@echo "make lint     ruff, mypy, the import laws and complete types of public names"
@@ -89,6 +92,9 @@ $(BIN)/uv: constraints.txt tools/venv.sh
 resolve: $(BIN)/uv
 	$(BIN)/python tools/resolve.py
 
+hashes: $(BIN)/uv
+	$(BIN)/python tools/hashes.py
+
 # The lowest versions of what pyproject.toml names, with the tested PyTorch; pip alone cannot look for the lowest.
 $(VENV)/lowest.txt: pyproject.toml constraints.txt $(BIN)/uv
 	grep ^torch== constraints.txt > $(VENV)/torch.txt
@@ -98,6 +104,18 @@ $(VENV)/lowest.txt: pyproject.toml constraints.txt $(BIN)/uv
 $(LOWEST)/.test: $(VENV)/lowest.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(LOWEST) "test" $(VENV)/lowest.txt
 	@touch $@
+
+licenses: $(VENV)/.dev
+	@mkdir -p build
+	$(BIN)/python tools/licenses.py >build/licenses.txt
+
+# All that a release needs before it is uploaded; what remains is said at the end.
+release:
+	@test -z "$$(git status --porcelain)" || { echo "Commit first: git status is not empty."; exit 1; }
+	.ci/run
+	$(MAKE) lowest newest package
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
+		echo "Ready. Publish: git tag -s v$$version && git push origin v$$version && $(BIN)/python -m twine upload dist/*"
 
 lowest: export PYTHONDONTWRITEBYTECODE =
 lowest: $(LOWEST)/.test

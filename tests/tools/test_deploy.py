@@ -25,8 +25,11 @@ from reverie.run.folder import read_saved_config
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 META = {"name"}
-CONTAINER = {"name", "image", "args", "resources", "volumeMounts"}
-POD = {"restartPolicy", "terminationGracePeriodSeconds", "securityContext", "containers", "volumes"}
+CONTAINER = {"name", "image", "args", "securityContext", "resources", "volumeMounts"}
+POD = {
+    "restartPolicy", "terminationGracePeriodSeconds", "automountServiceAccountToken", "securityContext", "containers",
+    "volumes",
+}  # fmt: skip
 KNOWN = {
     "PersistentVolumeClaim": {"accessModes", "resources"},
     "Job": {"backoffLimit", "podFailurePolicy", "template"},
@@ -48,6 +51,10 @@ def pods() -> list[tuple[dict[str, Any], list[str]]]:
     head = ray["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     pod = job["template"]["spec"]
     return [(pod, pod["containers"][0]["args"]), (head, shlex.split(ray["entrypoint"])[1:])]
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "rayjob.yaml"])
@@ -82,7 +89,12 @@ def test_pods_run_commands_that_go_on_as_another_user_than_root(monkeypatch: pyt
         mounts = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
         assert run.startswith(mounts[0])
         assert pod["terminationGracePeriodSeconds"] >= 60
-        assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000}
+        user = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000}
+        assert pod["securityContext"] == user | {"seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert container["image"].endswith(f":{project()['version']}")
 
 
 def test_the_image_has_stages_for_both_machines_and_known_extras() -> None:
@@ -96,14 +108,52 @@ def test_the_image_has_stages_for_both_machines_and_known_extras() -> None:
     for stage in text.split("\nFROM ")[-2:]:
         assert stage.index("USER 1000") < stage.index("RUN python")
     for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
-        assert all((ROOT / path).exists() for path in line.split())
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (given,) = re.findall(r"^ARG EXTRAS=(\S+)", text, re.MULTILINE)
-    assert {*given.split(",")} <= extras.keys()
+        assert all(list(ROOT.glob(path)) for path in line.split())
+    assert f"-t reverie:{project()['version']} " in text
+
+
+def test_the_image_has_the_tested_versions_with_hashes_and_no_copyleft() -> None:
+    pinned = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    names: dict[str, set[str]] = {}
+    for file in ("requirements", "torch", "copyleft"):
+        text = (DEPLOY / f"{file}.txt").read_text()
+        blocks = re.split(r"\n(?=\S)", text.strip())[1:]
+        assert all("--hash=sha256:" in block for block in blocks)
+        found = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
+        assert len(found) == len(blocks)
+        assert {name: pinned.get(name, version) for name, version in found.items()} == found  # else: make hashes
+        names[file] = {*found}
+    assert {"ale-py", "minatar"} <= names["copyleft"]
+    assert "torch" in names["torch"]
+    direct = {re.split("[>=;<]", one)[0].lower() for one in project()["dependencies"]}
+    missing = {name.replace("_", "-") for name in direct} - names["requirements"] - names["torch"]
+    assert not missing
+
+
+def test_the_image_needs_no_copyleft(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import licenses
+
+    assert licenses.main() == 0
+    names = capsys.readouterr().out
+    assert "ale-py" in names
+    assert "numpy" in names
+    copyleft = ["GPL-2.0-only", "GNU General Public License v3 (GPLv3)", "AGPL-3.0-or-later", "MIT AND GPL-3.0"]
+    assert all(licenses.COPYLEFT.search(text) for text in copyleft)
+    assert not any(licenses.COPYLEFT.search(text) for text in ("MIT", "LGPL-2.1", "GNU Lesser General Public License"))
+
+
+def test_the_workflow_runs_what_ci_runs_and_may_only_read() -> None:
+    content = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    assert content["permissions"] == {"contents": "read"}
+    (job,) = content["jobs"].values()
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
 
 
 def test_the_recipe_for_conda_needs_what_the_wheel_needs() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project()
     recipe = yaml.safe_load((DEPLOY / "conda" / "recipe.yaml").read_text())
     there = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
     bounds = [re.split("(?=>=)", one.partition(";")[0].strip()) for one in wanted["dependencies"]]
