@@ -13,6 +13,12 @@ calls   SIGKILL at each system call with which a checkpoint or a chunk or the ma
 files   a bit flipped in, half cut off from, or the whole of each file of a finished run's newest checkpoint and of its
         store; the run is resumed for more steps. It must go on, and say which file or end as if nothing had been.
 full    the disk is full for some seconds in the middle of the run, and while it saves.
+configurations  as kills, for each of the configurations in `faults/kills.py`, in forks.
+commands  SIGKILL while `export`, `dream`, `push`, `extract` and `data convert` write: what they write is there as a
+        whole or not at all, the run is untouched, and the command can be repeated.
+formats a bit, a block or the end of files of every format of datasets is damaged, at random: `data validate` reads the
+        rows or says in a sentence why not.
+agents  the same for the files of a run, which `info` and `eval` read.
 """
 
 from __future__ import annotations
@@ -36,6 +42,11 @@ from typing import Any
 
 import numpy as np
 from machine import machine, write
+
+sys.path.insert(0, str(Path(__file__).parent / "faults"))
+
+from damage import damage_agents, damage_formats
+from kills import CONFIGURATIONS, Server, kill_commands, kill_configuration
 
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.store.store import ReplayStore
@@ -63,34 +74,6 @@ def train(run: Path, steps: int = STEPS, **environment: str) -> subprocess.Compl
     return subprocess.run(command(run, steps), capture_output=True, text=True, env={**os.environ, **environment})
 
 
-class Server:
-    """A process that runs the command line in forks of itself (``faults/again.py``), for one thread at a time."""
-
-    def __init__(self, library: Path) -> None:
-        script, environment = FAULTS.with_name("again.py"), {**os.environ, "LD_PRELOAD": str(library)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def train(self, run: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """As :func:`train`."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        out, arguments = run.with_suffix(".txt"), command(run)[3:]
-        asked = {"arguments": arguments, "environment": environment, "out": str(out)}
-        self.process.stdin.write(json.dumps(asked) + "\n")
-        self.process.stdin.flush()
-        code, said = int(self.process.stdout.readline()), out.read_text()
-        out.unlink()
-        return subprocess.CompletedProcess(arguments, code, stdout=said, stderr="")
-
-    def close(self) -> None:
-        """No more runs."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
-
-
 def fingerprint(run: Path) -> str:
     """SHA-256 over everything that a finished run has learned and lived."""
     newest = Checkpoints(run / "checkpoints").latest()
@@ -101,6 +84,8 @@ def fingerprint(run: Path) -> str:
     for file in sorted((newest / "replay").rglob("*.npy")):
         digest.update(file.name.encode() + file.read_bytes())
     store = ReplayStore(run / "replay")
+    if not store.segments:  # rollouts and recorded rows are not stored
+        return digest.hexdigest()
     chunks = [chunk for part in store.ancestor_parts(store.segments[-1].name) for chunk in store.read(*part)]
     for name in sorted(chunks[0].rows):
         digest.update(name.encode())
@@ -147,10 +132,14 @@ def kill_at_calls(folder: Path, stride: int, jobs: int, expected: str) -> Outcom
 
     def one(number: int) -> Outcome:
         run, server = folder / f"call-{number}", free.get()
+
+        def again(run: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+            return server.call(command(run)[3:], run.with_suffix(".txt"), **environment)
+
         try:
             fault = {"FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
-            killed = server.train(run, **fault).returncode == -signal.SIGKILL
-            return ended(run, expected, {"call": number, "killed": killed}, server.train)
+            killed = again(run, **fault).returncode == -signal.SIGKILL
+            return ended(run, expected, {"call": number, "killed": killed}, again)
         finally:
             free.put(server)
 
@@ -238,6 +227,27 @@ def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
     return summary(results)
 
 
+def kill_configurations(folder: Path, count: int, jobs: int) -> Outcome:
+    """Part `configurations`."""
+    data, place = folder / "data", subfolder(folder, "configurations")
+    collect = "train sac --env Pendulum-v1 --steps 400 --replay-ratio 0 --eval-episodes 0 --no-console --no-tensorboard"
+    subprocess.run([sys.executable, "-m", "reverie", *collect.split(), "--run", str(data)], check=True)
+
+    def one(name: str) -> Outcome:
+        results = kill_configuration(name, count, place, data, fingerprint)
+        return {"same": all(result["same"] for result in results), "results": results}
+
+    every = each(one, CONFIGURATIONS, jobs)
+    total = summary([result for outcome in every for result in outcome["results"]])
+    return {"configurations": len(CONFIGURATIONS), **total}
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    """A new folder in it."""
+    (folder / name).mkdir()
+    return folder / name
+
+
 def compiled(folder: Path) -> Path:
     """The library that injects faults."""
     library = folder / "faults.so"
@@ -270,6 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=["kills", "calls", "files", "full"])
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--each", type=int, default=20, help="cases of a configuration, a command or a format")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -290,6 +301,10 @@ def main() -> None:
             "calls": lambda: kill_at_calls(folder, given.stride, given.jobs, expected),
             "files": lambda: damage_files(folder, whole, given.jobs),
             "full": lambda: fill_disk(folder, expected, seconds),
+            "configurations": lambda: kill_configurations(folder, given.each, given.jobs),
+            "commands": lambda: summary(kill_commands(whole, given.each, subfolder(folder, "commands"))),
+            "formats": lambda: summary(damage_formats(given.each, subfolder(folder, "formats"))),
+            "agents": lambda: summary(damage_agents(whole, 20 * given.each, subfolder(folder, "agents"))),
         }
         for part in given.parts:
             results[part] = {"part": part, **parts[part]()}

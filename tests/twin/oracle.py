@@ -278,7 +278,8 @@ def estimate(estimator, *inputs):
 
 def soft_value(log_probs, values, mask):
     """Expected value and entropy of a policy over the legal classes of one choice."""
-    probs = [math.exp(x) if ok else 0.0 for x, ok in zip(log_probs, mask, strict=True)]
+    top = max(x for x, ok in zip(log_probs, mask, strict=True) if ok)  # a class that is illegal may have all
+    probs = [math.exp(x - top) if ok else 0.0 for x, ok in zip(log_probs, mask, strict=True)]
     probs = [p / sum(probs) for p in probs]
     value = sum(p * q for p, q in zip(probs, values, strict=True) if p)
     return value, -sum(p * math.log(p) for p in probs if p)
