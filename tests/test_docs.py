@@ -419,6 +419,13 @@ def test_no_picture_is_older_than_its_data() -> None:
     assert len(wanted) > 20
 
 
+def test_no_picture_shows_an_earlier_product() -> None:
+    """Else run ``python docs/tools/product_pictures.py``, which says what it needs."""
+    product = tool("product_pictures")
+    assert json.loads(product.HASHES.read_text()) == product.wanted()
+    assert all((product.IMAGES / name).exists() for name in product.PICTURES)
+
+
 @style.styled
 def test_a_figure_follows_the_theme() -> None:
     file = io.StringIO()
