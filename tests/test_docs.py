@@ -86,6 +86,11 @@ def prose(text: str) -> str:
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    assert len(PAGES["README.md"].encode()) <= 4_500
+    assert re.search(r"^make demo .*\nmake test ", PAGES["README.md"][:1_500], re.MULTILINE)
+
+
 # ---------------------------------------------------------------- snippets
 
 NOT_RUN = {
@@ -106,6 +111,7 @@ ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")
 """Nor are those that name a place elsewhere: tests/agent/test_sharing.py has servers."""
 NOT_OURS = {
     "pip install torch": "downloads PyTorch",
+    "python3 -m venv": "makes the reader's environment",
     ".venv/bin/pre-commit": "changes the reader's repository",
     "docker ": "needs Docker; tests/test_deploy.py reads the files",
     "kubectl ": "needs a cluster; tests/test_deploy.py reads the files",
@@ -464,7 +470,10 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     generated = [f"algorithms/{name}.md" for name in site.own_algorithms()]
     generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings", "presets")]
     shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site.configuration(), re.MULTILINE)
-    assert sorted(shown) == sorted({*site.homes().values()} - {"LICENSE.txt"} | {*generated})
+    by_hand = {*site.homes().values()} - {"LICENSE.txt"}
+    assert sorted(shown) == sorted(by_hand | {*generated})
+    linked = re.findall(r"\]\((\S+\.md)\)", site.Page("docs/pages.md").text())
+    assert sorted([*linked, "pages.md"]) == sorted(by_hand)
 
 
 def test_the_page_of_presets_has_each() -> None:
