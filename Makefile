@@ -146,7 +146,9 @@ lint: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)
 
+# Pictures of an earlier viewer or terminal are made again, with Chromium.
 docs: $(VENV)/.dev
+	$(BIN)/python docs/tools/product_pictures.py
 	$(BIN)/python docs/tools/documentation.py
 
 notebooks: $(VENV)/.dev

@@ -5,9 +5,10 @@
 
 Each seed trains in a process of its own by the same preset as ``make demo``, until an evaluation solves the task. The
 judging episodes have seeds that training never saw. They are dreamt after 1 row and after 5: ``first_row`` counts the
-dreams whose first row is right, ``whole`` those whose imagined rows are, in every cell and the agent's direction. Rows
-are written as they come: an interrupted table goes on where it was. The limit counts ``cpu_seconds``, the processor
-time of the one thread, which is what ``seconds`` are on an idle machine.
+dreams whose first row is right, ``whole`` those whose imagined rows are, in every cell and the agent's direction.
+``random_dreams`` counts the same for episodes of random actions. Rows are written as they come: an interrupted table
+goes on where it was. The limit counts ``cpu_seconds``, the processor time of the one thread, which is what ``seconds``
+are on an idle machine.
 """
 
 from __future__ import annotations
@@ -28,19 +29,35 @@ from results import save
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from demo import ENV, EPISODES, PRESET, SOLVED, Dream, dream_all, mean_return, play  # noqa: E402
+from demo import ENV, EPISODES, PRESET, SEED, SOLVED, dream_all, mean_return, play  # noqa: E402
 
 import reverie  # noqa: E402
+from reverie.agent.recording import record_agent  # noqa: E402
+from reverie.core.types import Batch  # noqa: E402
+from reverie.datasets.options import RecordConfig  # noqa: E402
 from reverie.log.jsonl import read_metrics, split_evaluations  # noqa: E402
 
 LIMIT = 120.0
 CONTEXTS = (1, 5)
 
 
-def judge_dreams(dreams: list[Dream], context: int) -> dict[str, int]:
-    """Return the number of dreams, and of those whose first row and whose imagined rows are right."""
-    first, whole = (sum(not x.wrong[rows].any() for x in dreams) for rows in (slice(1), slice(context, None)))
-    return {"dreams": len(dreams), "first_row": first, "whole": whole}
+def play_random(agent: reverie.Agent) -> list[Batch]:
+    """Play ``EPISODES`` new episodes with random actions."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random"
+        record_agent(agent, str(path), RecordConfig(episodes=EPISODES, epsilon=1.0, seed=SEED), "auto")
+        with agent.open_dataset(path) as dataset:
+            return list(dataset.beginnings(1000))
+
+
+def judge_dreams(agent: reverie.Agent, episodes: list[Batch]) -> dict[str, dict[str, int]]:
+    """Return by context the number of dreams, and of those whose first row and whose imagined rows are right."""
+    counts = {}
+    for context in CONTEXTS:
+        dreams = dream_all(agent, episodes, context)
+        first, whole = (sum(not x.wrong[rows].any() for x in dreams) for rows in (slice(1), slice(context, None)))
+        counts[str(context)] = {"dreams": len(dreams), "first_row": first, "whole": whole}
+    return counts
 
 
 def train_seed(seed: int, run: Path) -> dict[str, object]:
@@ -58,7 +75,8 @@ def train_seed(seed: int, run: Path) -> dict[str, object]:
         "cpu_seconds": round(cpu_seconds, 1),
         "env_steps": result.env_steps,
         "updates": result.updates,
-        "dreams": {str(c): judge_dreams(dream_all(agent, episodes, c), c) for c in CONTEXTS},
+        "dreams": judge_dreams(agent, episodes),
+        "random_dreams": judge_dreams(agent, play_random(agent)),
         "curve": [[row["step"], round(row["eval/score"], 3)] for row in curve],
     }
 

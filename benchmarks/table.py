@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agreement import agreement_table
+from choice_table import choice_table
 from control import control_table
 from defaults_table import defaults_table
 from efficiency_table import efficiency_table
@@ -30,7 +31,7 @@ from reverie.core.statistics import MIN_RUNS
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
     "performance", "gpu", "comparison", "offline_evaluation", "offline_results", "agreement", "on_policy_results",
-    "world_models", "sample_efficiency", "defaults", "tutorials/robot",
+    "world_models", "sample_efficiency", "defaults", "choosing", "tutorials/robot",
 ))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -358,8 +359,11 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "agreement": agreement_table,
     "sample_efficiency": efficiency_table,
     "defaults": defaults_table,
+    "choice": lambda result: choice_table(result, beside),
 }
 """Each table by its name, which is that of its result file."""
+FILES = {"choice": "defaults"}
+"""The result file of a table with another name."""
 
 
 # ---------------------------------------------------------------- words
@@ -396,7 +400,7 @@ def render(name: str) -> str:
     """
     if name not in TABLES:
         raise SystemExit(f"unknown table '{name}': there are {', '.join(TABLES)}")
-    path = HERE / f"{name}.json"
+    path = HERE / f"{FILES.get(name, name)}.json"
     if not path.exists():
         return f"Not measured yet: `benchmarks/{path.name}` comes from the script of that name.\n"
     result = json.loads(path.read_text(encoding="utf-8"))

@@ -30,6 +30,7 @@ from reverie.algos.sac import SACConfig
 from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS
 from reverie.cli.parsing import iter_options
+from reverie.core import foreign_names
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -85,6 +86,11 @@ def prose(text: str) -> str:
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    assert len(PAGES["README.md"].encode()) <= 4_500
+    assert re.search(r"^make demo .*\nmake test ", PAGES["README.md"][:1_500], re.MULTILINE)
+
+
 # ---------------------------------------------------------------- snippets
 
 NOT_RUN = {
@@ -105,6 +111,7 @@ ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")
 """Nor are those that name a place elsewhere: tests/agent/test_sharing.py has servers."""
 NOT_OURS = {
     "pip install torch": "downloads PyTorch",
+    "python3 -m venv": "makes the reader's environment",
     ".venv/bin/pre-commit": "changes the reader's repository",
     "docker ": "needs Docker; tests/test_deploy.py reads the files",
     "kubectl ": "needs a cluster; tests/test_deploy.py reads the files",
@@ -419,6 +426,13 @@ def test_no_picture_is_older_than_its_data() -> None:
     assert len(wanted) > 20
 
 
+def test_no_picture_shows_an_earlier_product() -> None:
+    """Else run ``python docs/tools/product_pictures.py``, which says what it needs."""
+    product = tool("product_pictures")
+    assert json.loads(product.HASHES.read_text()) == product.wanted()
+    assert all((product.IMAGES / name).exists() for name in product.PICTURES)
+
+
 @style.styled
 def test_a_figure_follows_the_theme() -> None:
     file = io.StringIO()
@@ -456,7 +470,10 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     generated = [f"algorithms/{name}.md" for name in site.own_algorithms()]
     generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings", "presets")]
     shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site.configuration(), re.MULTILINE)
-    assert sorted(shown) == sorted({*site.homes().values()} - {"LICENSE.txt"} | {*generated})
+    by_hand = {*site.homes().values()} - {"LICENSE.txt"}
+    assert sorted(shown) == sorted(by_hand | {*generated})
+    linked = re.findall(r"\]\((\S+\.md)\)", site.Page("docs/pages.md").text())
+    assert sorted([*linked, "pages.md"]) == sorted(by_hand)
 
 
 def test_the_page_of_presets_has_each() -> None:
@@ -519,6 +536,20 @@ def test_the_table_of_environment_options() -> None:
     table = {name.removeprefix("env."): default for name, default, _ in rows("docs/env_options.md", "| option |")}
     config = EnvConfig()
     assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
+
+
+def test_the_names_of_stable_baselines3() -> None:
+    page, names = "docs/from/sb3.md", foreign_names
+    notes = {text: [line] for text, line in names.NOTES.items()}
+    examples = {text: [names.as_argument(*pair) for pair in pairs] for text, pairs in names.EXAMPLES.items()}
+    lines = [{text: [line] for text, line in table.items()} for table in (names.PACKAGE_NAMES, names.AGENT_NAMES)]
+    headers = ("| of the package", "| of an agent", "| argument of", "| argument without")
+    for header, table in zip(headers, (*lines, examples, notes), strict=True):
+        expected = [
+            [", ".join(text.replace("-", "_").split()), " or ".join(each).replace("{run!r}", "'runs/first'")]
+            for text, each in table.items()
+        ]
+        assert rows(page, header) == expected
 
 
 def test_the_table_of_suites() -> None:

@@ -1,14 +1,10 @@
-#!/usr/bin/env python3
-"""Take a picture of a run's display in a terminal, for docs/start.md: whatever the terminal shows after so many steps.
+"""Take a picture of a run's display in a terminal, docs/images/console.svg: what it shows after so many steps.
 
-    python docs/tools/console_picture.py --steps 10000 -- dqn --env CartPole-v1 --run runs/first
-
-Writes docs/images/console.svg. The run is ended as by Ctrl-C.
+The run is ended as by Ctrl-C. `product_pictures.py` calls this.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import pty
@@ -62,18 +58,8 @@ def picture(command: str, drawn: str) -> str:
     return svg.replace("Fira Code", "DejaVu Sans Mono")
 
 
-def main() -> None:
-    """Write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10_000, help="how far the run is in the picture")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("words", nargs="+", help="of reverie train")
-    args = parser.parse_args()
+def draw(words: list[str], steps: int) -> None:
+    """Write the picture of ``reverie train`` with these words, after so many steps."""
     with tempfile.TemporaryDirectory() as folder:
-        drawn = shown(args.words, args.steps, Path(folder))
-    args.out.write_text(picture(shlex.join(["reverie", "train", *args.words]), drawn), encoding="utf-8")
-    print(args.out)
-
-
-if __name__ == "__main__":
-    main()
+        drawn = shown(words, steps, Path(folder))
+    OUT.write_text(picture(shlex.join(["reverie", "train", *words]), drawn), encoding="utf-8")

@@ -97,7 +97,7 @@ def finish(site: Path) -> int:
 def pages() -> dict[str, str]:
     """Return all text files of the site by their paths in it."""
     out = {new: Page(old).text() for old, new in homes().items()}
-    out["index.md"] = out["index.md"].replace("## Install", f"{LIVE}\n\n## Install", 1)
+    out["index.md"] = out["index.md"].replace("## Limits", f"{LIVE}\n\n## Limits", 1)
     by_hand = sections(out["algorithms.md"])
     out |= {f"algorithms/{name}.md": algorithm_page(name, by_hand[name]) for name in own_algorithms()}
     out["algorithms.md"] = re.split(r"^## ", out["algorithms.md"], maxsplit=1, flags=re.MULTILINE)[0] + overview()

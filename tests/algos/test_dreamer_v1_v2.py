@@ -1,11 +1,12 @@
 """Contracts of DreamerV1 and DreamerV2, and what they do that recordings do not show."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from dreamer_configs import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, shown
+from dreamer_configs import ACTIONS, CONFIGS, EARLIER, batch, build, build_earlier, shown
 from reverie.algos.world_model import repeat_windows
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
@@ -19,9 +20,10 @@ from reverie.objectives.kl import BalancedKL, FreeNats, categorical_kl, gaussian
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
 
-@pytest.mark.parametrize("actions", ["continuous", "mixed"])
-def test_noise_is_for_exploring_only(actions):
-    agents = [build_earlier("v1", actions, exploration_noise=noise) for noise in (0.0, 0.5)]
+@pytest.mark.parametrize(("version", "actions"), [("v1", "continuous"), ("v1", "mixed"), ("v3", "discrete")])
+def test_noise_is_for_exploring_only(version, actions):
+    make = build if version == "v3" else partial(build_earlier, version)
+    agents = [make(actions, exploration_noise=noise) for noise in (0.0, 0.5)]
     for mode in ("eval", "explore"):
         found = []
         for agent in agents:

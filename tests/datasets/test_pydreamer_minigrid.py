@@ -11,7 +11,7 @@ from reverie.datasets import pydreamer_minigrid
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config
 from reverie.datasets.format_detection import open_reader
-from reverie.envs.minigrid import MapView
+from reverie.envs.minigrid import MapView, PyDreamerCells
 
 pytest.importorskip("minigrid")
 
@@ -44,9 +44,9 @@ def observed(env):
     }
 
 
-def play(id, steps=40):
+def play(id, steps=40, wrapper=lambda env: env):
     """Return PyDreamer's arrays of an episode, and what reverie's environment observes."""
-    env, actions = MapView(gymnasium.make(id)), np.random.default_rng(0).choice([0, 1, 2, 2, 3, 5], steps)
+    env, actions = wrapper(MapView(gymnasium.make(id))), np.random.default_rng(0).choice([0, 1, 2, 2, 3, 5], steps)
     ours = [env.reset(seed=1)[0]]
     rows = [observed(env) | {"action": np.zeros(7), "reward": 0.0, "terminal": False, "reset": True}]
     for action in actions:
@@ -91,6 +91,13 @@ def test_files_are_what_the_environment_shows_and_back(tmp_path, id):
         assert name == "action" or name == "reward" or values.dtype == theirs[name].dtype, name
     again = columns(open_reader(str(tmp_path / "copy")))
     assert all((again[f"obs/{key}"] == rows[f"obs/{key}"]).all() for key in ours)
+
+
+def test_an_evaluation_shows_what_the_files_show(tmp_path):
+    theirs, shown = play("MiniGrid-BlockedUnlockPickup-v0", wrapper=PyDreamerCells)
+    rows = columns(open_reader(str(save_npz(tmp_path / "npz", "ep000000_000000-0-r0-0040", theirs))))
+    for key in ("view", "map", "map_coord"):
+        assert (rows[f"obs/{key}"] == shown[key]).all(), key
 
 
 def test_every_number_of_a_cell(tmp_path):

@@ -54,10 +54,14 @@ def test_one_sentence_says_where_dreams_go_wrong(demo, cells_off, sentence):
     assert demo.describe(dreams, 1) == sentence
 
 
-def test_the_readme_states_what_the_seeds_took():
-    rows = json.loads((PATH.parents[1] / "benchmarks" / "demo.json").read_text())["rows"]
-    readme = " ".join((PATH.parents[1] / "README.md").read_text().split())
-    dreams = [row["dreams"]["1"] for row in rows]
-    right, count = (sum(dream[name] for dream in dreams) for name in ("whole", "dreams"))
-    assert f"the slowest in {max(row['cpu_seconds'] for row in rows):.0f} seconds of processor time" in readme
-    assert f"{right} of {count} dreams are right" in readme
+def test_the_pages_state_what_the_seeds_took():
+    root = PATH.parents[1]
+    rows = json.loads((root / "benchmarks" / "demo.json").read_text())["rows"]
+    readme, start = (" ".join((root / name).read_text().split()) for name in ("README.md", "docs/start.md"))
+    own, random = ([sum(row[name]["1"][key] for row in rows) for key in ("whole", "dreams")]
+                   for name in ("dreams", "random_dreams"))  # fmt: skip
+    assert f"the slowest in {max(row['cpu_seconds'] for row in rows):.0f} seconds of processor time" in start
+    assert f"{own[0]} of {own[1]} dreams are right in every cell of every step along the agent's own" in readme
+    assert f"{random[0]} of {random[1]} along random ones" in readme
+    for whole, count in (own, random):
+        assert f"{whole} of {count} dreams are right along" in start

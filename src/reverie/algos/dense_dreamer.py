@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reverie.algos.dreamer import Dreamer, DreamerConfig, scale_per_term
 from reverie.algos.world_model import Posterior, repeat_windows
-from reverie.core.bounds import AtLeast, PiecewiseLinear, ScheduledFloat, WeightByPattern, Within
+from reverie.core.bounds import AtLeast, WeightByPattern, Within
 from reverie.core.config import Config
 from reverie.core.specs import ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Window
@@ -69,9 +69,6 @@ class DenseDreamerConfig(DreamerConfig):
     """Lambda of the lambda-returns."""
     reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "identity"
     """Transform of the rewards for learning. Stored rows and scores keep the original rewards."""
-    exploration_noise: Annotated[ScheduledFloat, AtLeast(0)] = 0.0
-    """Exploration noise in addition to the policy's randomness: standard deviation of Gaussian noise on continuous
-    actions, and probability of a random discrete action. A schedule is possible, such as [[0, 0.3], [1e6, 0.1]]."""
     learn_cont: bool = True
     """Learn when episodes end. False: imagined episodes never end, and only gamma discounts them."""
     loss_scales: ModelLossScales = field(default_factory=ModelLossScales)
@@ -139,12 +136,6 @@ class DenseDreamer(Dreamer):
         self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True, learns_rows=True
         )
-
-    def exploration(self, env_steps: int) -> float | None:
-        noise = self.cfg.exploration_noise
-        if not noise:
-            return None
-        return noise.value_at(env_steps) if isinstance(noise, PiecewiseLinear) else noise
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """Return the weighted sum of the mean terms; with several samples, the bound of Burda et al. (2016)."""

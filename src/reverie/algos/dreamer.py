@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from reverie.algos.base import INTERNAL_PREFIX, Algorithm, prediction_name
 from reverie.algos.imagination import comparison_video, open_loop
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.world_model import Context, Posterior, WorldModel
+from reverie.core.bounds import AtLeast, PiecewiseLinear, ScheduledFloat
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.kernel_dispatch import accelerated
@@ -35,6 +36,10 @@ class DreamerConfig(AlgorithmConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     heads: ClassVar[frozenset[str]] = frozenset({"decoder", "reward", "cont"})
     """Names of the prediction heads. The setting ``grad_heads``, if it exists, lists those that train the latents."""
+
+    exploration_noise: Annotated[ScheduledFloat, AtLeast(0)] = 0.0
+    """Exploration noise in addition to the policy's randomness: standard deviation of Gaussian noise on continuous
+    actions, and probability of a random discrete action. A schedule is possible, such as [[0, 0.3], [1e6, 0.1]]."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,6 +143,7 @@ class LatentPolicy:
 class Dreamer(Algorithm):
     """A learner with a world model: the base class of all Dreamers."""
 
+    cfg: Any
     world: WorldModel
     actor: DreamerActor
     critic: TwoHotHead | ScalarHead
@@ -145,6 +151,12 @@ class Dreamer(Algorithm):
     has_heldout_losses = True
     samples: int = 1
     """Posterior samples of each row."""
+
+    def exploration(self, env_steps: int) -> float | None:
+        noise: ScheduledFloat = self.cfg.exploration_noise
+        if not noise:
+            return None
+        return noise.value_at(env_steps) if isinstance(noise, PiecewiseLinear) else noise
 
     def actor_for(self, mode: Mode) -> DreamerActor:
         """Return the actor that acts in ``mode``: by default the same actor in every mode."""

@@ -142,6 +142,7 @@ class DreamerV3(ActorCritic, Dreamer):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
         super().__init__(cfg.graph)
         self.cfg = cfg
+        register_scheduled(self, "noise", cfg.exploration_noise)
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device = device
         self.window: Window = Window(
@@ -157,7 +158,7 @@ class DreamerV3(ActorCritic, Dreamer):
         self.optim: LaPropAGC = cfg.optim.build([p for part in parts for p in part.parameters()])
         if self.probe is not None:
             self.probe_optim: LaPropAGC = cfg.probe.optim.build(self.probe.parameters())
-        self._policy = LatentPolicy(self)
+        self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
         self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
 
     def train_step(self, batch: Batch) -> Update:

@@ -208,6 +208,19 @@ class MapView(FullView):
         return _draw_grid(self.TABLE[view.reshape(-1, side, side)[-1]], full_grid=False)
 
 
+class PyDreamerCells(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows the cells of ``MapView`` that PyDreamer cannot number, such as locked doors, as unseen, as in its files."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._kinds = np.full(len(MapView.TABLE), PYDREAMER_KINDS[0])
+        self._kinds[PYDREAMER_KINDS] = PYDREAMER_KINDS
+
+    def observation(self, observation: Any) -> Any:
+        """Return ``observation`` with such cells in ``view`` and ``map`` unseen."""
+        return {**observation, **{key: self._kinds[observation[key]] for key in ("view", "map")}}
+
+
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Removes the mission, or returns it as text in a ``Text`` space."""
 
