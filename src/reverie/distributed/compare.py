@@ -25,6 +25,7 @@ from reverie.log.aggregate import (
 )
 from reverie.run.folder import (
     RunFolder,
+    SavedConfig,
     is_final_result_of_step,
     read_final_result,
     read_saved_config,
@@ -73,7 +74,9 @@ def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None 
     if picture is not None and picture.suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"figure = {picture}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
     groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
-    contenders = [read_compared_setting(name, paths, at) for name, paths in groups]
+    contenders = [
+        read_compared_setting(name, {path: read_saved_config(path) for path in paths}, at) for name, paths in groups
+    ]
     if picture is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
@@ -99,19 +102,18 @@ def _find_run_groups(location: str) -> dict[str, list[Path]]:
 
 
 def read_compared_setting(
-    name: str, paths: Sequence[Path], at: int | None, warn: Callable[[str], object] = logger.warning
+    name: str, saved: Mapping[Path, SavedConfig], at: int | None, warn: Callable[[str], object] = logger.warning
 ) -> ComparedSetting:
-    """Read the runs of one setting; RunError if none has a score up to step ``at``.
+    """Read the runs of one setting, whose settings are ``saved``; RunError if none has a score up to step ``at``.
 
     ``warn`` is called with a sentence for runs that are left out, and for scores before the end of training.
     """
-    saved = {path: read_saved_config(path) for path in paths}
     settings = {path: {"algorithm": config.algorithm, **config.experiment} for path, config in saved.items()}
-    first = settings[paths[0]]
-    how, env = measurement_settings(first), saved[paths[0]].env
+    first, env = next(iter(settings.values())), next(iter(saved.values())).env
+    how = measurement_settings(first)
     _warn_if_settings_differ(name, [*settings.values()], warn)
     results, final = {}, {}
-    for path, folder in zip(paths, map(RunFolder, paths), strict=True):
+    for path, folder in zip(saved, map(RunFolder, saved), strict=True):
         results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
         if is_final_result_of_step(folder.evaluation, results[path].steps) or is_final_result_of_step(
             folder.estimate, results[path].steps

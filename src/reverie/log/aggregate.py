@@ -53,12 +53,14 @@ class Curve:
     """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
     points: list[Series]
     """Measured points of each seed, before they are put on common steps."""
-    measures: dict[str, list[IntervalEstimate]]
-    """For each of :data:`AGGREGATES`, K estimates over the seeds."""
+
+    def estimates(self, name: str) -> list[IntervalEstimate]:
+        """Return one of :data:`AGGREGATES` over the seeds, with its interval, at the K steps."""
+        return [estimate_interval(AGGREGATES[name], scores) for scores in self.scores.T]
 
     def interval(self) -> Interval:
         """Return steps, interquartile mean (IQM), and lower and upper end of its interval: ``[K]`` each."""
-        middle = np.array(self.measures["iqm"], float).reshape(-1, 3)
+        middle = np.array(self.estimates("iqm"), float).reshape(-1, 3)
         return self.steps, middle[:, 0], middle[:, 1], middle[:, 2]
 
 
@@ -146,12 +148,8 @@ def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Cur
     # A seed ended by stop_score keeps its last score; where steps are not fixed, the last ones are close to each other.
     steps = _common_steps(points, same=same, extend_last=settings.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in points])
-    measures = {
-        name: [estimate_interval(measure, scores[:, k]) for k in range(len(steps))]
-        for name, measure in AGGREGATES.items()
-    }
     source: Literal["evaluation", "training"] = "evaluation" if settings.evaluates else "training"
-    return Curve(source=source, steps=steps, scores=scores, points=points, measures=measures)
+    return Curve(source=source, steps=steps, scores=scores, points=points)
 
 
 def _training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
@@ -206,8 +204,8 @@ def write_aggregate(path: Path, aggregate: Aggregate | None, head: Mapping[str, 
             "steps": curve.steps.astype(int).tolist(),
             "seeds": dict(zip(seeds, curve.scores.tolist(), strict=True)),
         }
-        for name, estimates in curve.measures.items():
-            rows = [nan_to_none(entry._asdict()) for entry in estimates]
+        for name in AGGREGATES:
+            rows = [nan_to_none(entry._asdict()) for entry in curve.estimates(name)]
             values["curve"][name] = {field: [row[field] for row in rows] for field in IntervalEstimate._fields}
     write_json(path, values)
 
