@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reverie.algos.table import DEFAULT_ALGORITHM
@@ -15,6 +13,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Positional, TrustOption, iter_flags, parse
 from reverie.core.errors import short_repr
+from reverie.core.logger import wrap_words
 from reverie.core.version import version
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
 
@@ -93,10 +92,8 @@ def _print_report(report: EnvReport, settings: EnvConfig) -> None:
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
-    width = min(120, get_terminal_size().columns)
     for finding in report.findings:
-        text = f"{finding.severity}: {finding.text.rstrip('.')}."
-        print(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False))
+        print(wrap_words(f"{finding.severity}: {finding.text.rstrip('.')}."))
     if all(finding.severity == "note" for finding in report.findings):
         print("no faults, no warnings")
 

@@ -56,7 +56,7 @@ class DataInfoCommand(DatasetCommand):
     """Draw frames of the first episodes to this PNG file; without images, draw the same as --plot."""
 
     def __call__(self) -> None:
-        from reverie.datasets.dataset import read_progress
+        from reverie.datasets.reader import read_progress
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.summary import summarize
 
@@ -103,7 +103,6 @@ class ValidateCommand(DatasetCommand):
     """Number of episodes to replay in the dataset's environment for comparison, if the dataset stores their seeds."""
 
     def __call__(self) -> int:
-        from reverie.datasets.convert import drop_invalid_episodes, write_dataset
         from reverie.datasets.output import check_target
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.validate import validate
@@ -128,6 +127,8 @@ class ValidateCommand(DatasetCommand):
             if self.write_valid is not None:
                 if len(report.invalid_episodes) == report.episodes:
                     return print_error("every episode violates a rule: nothing was written.", 1)
+                from reverie.datasets.convert import drop_invalid_episodes, write_dataset  # imports torch
+
                 done = write_dataset(reader, self.write_valid, self.format, drop_invalid_episodes(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
@@ -327,7 +328,6 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
     """Return the lines of ``data info`` by section."""
     import numpy as np
 
-    from reverie.algos.hiql import HIQLConfig
     from reverie.core.rows import stepless_error
     from reverie.core.statistics import histogram
     from reverie.log.console import sparkline
@@ -356,6 +356,8 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
             ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),
         ]
         if not info.has_rewards:
+            from reverie.algos.hiql import HIQLConfig  # imports torch
+
             sections["episodes"][-3:] = [("return", "no rewards: goal-conditioned learners, such as gcbc, need none")]
             sections["goals"] = summary.reach_lines(HIQLConfig.discount, HIQLConfig.subgoal_steps)
         sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,18 +43,22 @@ def relative_like(path: Path, run: Path | None) -> Path:
     return path.relative_to(cwd) if path.is_relative_to(cwd) and not (run and run.is_absolute()) else path
 
 
-def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
-    """Print titles with their lines below them, unchanged: brackets are not parsed as Rich markup."""
+def print_sections(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
+    """Print titles with their lines below them; on a terminal wrapped, elsewhere whole lines without padding."""
+    rows = [row for title, lines in sections.items() if lines for row in [(title,), *lines]]
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+        for row in rows:
+            cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+            print(f"  {'    '.join(cells)}".rstrip())
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for title, lines in sections.items():
-        if lines:
-            table.add_row(Text(title, style="bold"))
-        for line in lines:
-            table.add_row(*(Text(cell, overflow="fold") for cell in line))
+    for row in rows:
+        table.add_row(*(Text(cell, "" if row[1:] else "bold", overflow="fold") for cell in row))
     Console(markup=False, emoji=False).print(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,8 +85,8 @@ def _parse(module: str) -> ast.Module:
 
 
 def _print_entry(name: str, texts: list[str]) -> None:
-    """Print a name and, beside it, texts that are wrapped at the width of the terminal."""
-    margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns)
+    """Print a name and, next to it, texts: wrapped at the width of a terminal, elsewhere as whole lines."""
+    margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
     lines = [line for text in texts for line in textwrap.wrap(text, columns - 26, break_on_hyphens=False)]
     print("\n".join([f"  {name:<23} {lines[0]}", *(margin + line for line in lines[1:])]))
 

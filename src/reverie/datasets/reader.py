@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -302,3 +303,25 @@ def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], s
         row = int(wrong.argmax())
         raise DataError(f"{label} has the value {values[row]} in {format_row(row)}: expected true or false, or 1 or 0.")
     return values.astype(bool)
+
+
+@contextlib.contextmanager
+def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
+    """Show the rows read in a progress bar, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda parts: parts
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.description}", markup=False)  # a file name can contain brackets
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(description, total=total or None)
+
+        def track_progress(parts: Iterator[Rows]) -> Iterator[Rows]:
+            for part in parts:
+                yield part
+                progress.advance(task, len(part["is_first"]))
+
+        yield track_progress
