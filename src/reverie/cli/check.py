@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from reverie.core.version import version
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.core.specs import ObsPart
     from reverie.envs.check import EnvReport
 
 
@@ -66,10 +68,13 @@ def check_env_command(args: list[str]) -> int:
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
     _print_report(report, options.env)
-    if report.algorithm:
+    if report.starts:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
-        print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
+        print("\nStart with:")
+        for name, steps, reason in report.starts:
+            command = ["reverie", "train", name, "--env", options.id, *words, "--steps", str(steps)]
+            print(wrap_words(f"  {shlex.join(command)}" + (f"\n    {reason}" if reason else "")))
     if options.json is not None:
         from reverie.core.files import disk_errors_as_run_error, write_json
 
@@ -86,9 +91,13 @@ def _print_report(report: EnvReport, settings: EnvConfig) -> None:
         "settings": sorted(
             (name, str(current[name])) for name in current.keys() - VECTOR_SETTINGS if current[name] != usual[name]
         ),
-        "learners see": [(key, f"{x.kind} {short_repr(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
+        "learners see": [(key, _format_obs(key, x, report.measurements)) for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), _format_fact(value)) for name, value in report.measurements.items()],
+        "environment": [
+            (name.replace("_", " "), _format_fact(value))
+            for name, value in report.measurements.items()
+            if not isinstance(value, dict)
+        ],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
@@ -98,12 +107,22 @@ def _print_report(report: EnvReport, settings: EnvConfig) -> None:
         print("no faults, no warnings")
 
 
+def _format_obs(key: str, part: ObsPart, measurements: Mapping[str, Any]) -> str:
+    """Describe an observation; of a vector also the least and largest value, and how large its numbers usually are."""
+    text = f"{part.kind} {short_repr(part.classes or part.shape)}"
+    if key not in measurements.get("observation_ranges", ()):
+        return text
+    low, high, small, large = map(
+        _format_fact, (*measurements["observation_ranges"][key], *measurements["observation_sizes"][key])
+    )
+    sizes = f"size {large}" if small == large else f"sizes {small} to {large}"
+    return f"{text}, values {low} to {high}, {sizes}"
+
+
 def _format_fact(value: Any) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{_format_fact(min(value))} to {_format_fact(max(value))}, mean {_format_fact(sum(value) / len(value))}"
-    if isinstance(value, dict) and value:
-        return ", ".join(f"{key} {_format_fact(number)}" for key, number in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
