@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ def read_compared_setting(
         warn(f"{name}: {counts}: of runs with equal settings and seed the first counts")
     curve = seeds_curve_data([results[path].points for path in seeds], how)
     if final:
-        return _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+        setting = _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+        return setting if len(seeds) > 1 else replace(setting, episode_scores=_read_episode_scores(RunFolder(seeds[0])))
     known = len(curve.steps) if at is None else int(np.searchsorted(curve.steps, at, "right"))
     if not known:
         raise RunError(f"{name} contains no scores of all seeds up to {at:,} {how.unit}.")
@@ -158,6 +160,13 @@ def _final_scores(
     return ComparedSetting(
         name, settings["algorithm"], env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores)
     )
+
+
+def _read_episode_scores(folder: RunFolder) -> tuple[float, ...]:
+    """Return the scores of the episodes at the end of training, if all are known numbers."""
+    scores = (read_final_result(folder.evaluation) or {}).get("scores")
+    known = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
+    return tuple(scores) if known else ()
 
 
 def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:

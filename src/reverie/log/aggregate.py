@@ -256,6 +256,8 @@ class ComparedSetting:
     """Steps after which the scores were measured, of the longest run."""
     is_final: bool
     """Whether the scores are evaluations at the end of training."""
+    episode_scores: tuple[float, ...] = ()
+    """Scores of the episodes at the end of training, if there is a single seed and they are known."""
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean (IQM) of the scores with its interval over the seeds."""
@@ -321,5 +323,7 @@ def _format_score_cells(setting: ComparedSetting) -> str:
     """Return the cells of one table row: numbers of scores and steps, mean, median, and IQM with its interval."""
     scores, middle = setting.scores, setting.iqm()
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
+    if setting.episode_scores and (episodes := estimate_interval(iqm, setting.episode_scores)).has_interval:
+        ends = f"one seed; IQM of its {len(setting.episode_scores)} episodes {episodes.low:.2f} to {episodes.high:.2f}"
     numbers = f"{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}"
     return f"{len(scores):>7}{setting.steps:>11,}{numbers}   {ends}"
