@@ -27,7 +27,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.datasets.options import ColumnNames as ColumnNames
 from reverie.datasets.options import ReadOptions as ReadOptions
 from reverie.datasets.source import Source, reading
-from reverie.envs.limits import EXACT, INEXACT, is_wide
+from reverie.envs.limits import EXACT, INEXACT, is_rounded, is_wide
 
 Space = spaces.Space[Any]
 TRUNCATED_COLUMN = "truncated"
@@ -240,7 +240,7 @@ class Reader(ABC):
         if not isinstance(space, spaces.Box) or not is_wide(space):
             return
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
-        if EXACT < largest < np.inf and largest == round(largest):
+        if EXACT < largest < np.inf and is_rounded(values).any():
             key = f"observation '{name.removeprefix('obs/')}'"
             self.largest[key] = max(largest, self.largest.get(key, 0.0))
 
