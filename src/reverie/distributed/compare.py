@@ -165,8 +165,8 @@ def _final_scores(
 def _read_episode_scores(folder: RunFolder) -> tuple[float, ...]:
     """Return the scores of the episodes at the end of training, if all are known numbers."""
     scores = (read_final_result(folder.evaluation) or {}).get("scores")
-    known = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
-    return tuple(scores) if known else ()
+    is_known = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
+    return tuple(scores or ()) if is_known else ()
 
 
 def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:

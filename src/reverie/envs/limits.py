@@ -49,8 +49,9 @@ def is_rounded(values: np.ndarray) -> np.ndarray:
     """Return which whole numbers among ``values`` float32 rounds to others, bool in their shape."""
     with np.errstate(over="ignore", invalid="ignore"):
         is_changed = values.astype(np.float32).astype(values.dtype) != values
-    is_whole = np.isfinite(values) & (values == np.rint(values)) if values.dtype.kind == "f" else True
-    return is_changed & is_whole
+    if values.dtype.kind == "f":
+        is_changed &= np.isfinite(values) & (values == np.rint(values))
+    return np.asarray(is_changed)
 
 
 def declared_bounds(codec: ObsCodec | None) -> dict[str, DeclaredBounds]:
