@@ -1,7 +1,9 @@
-"""Build wheels with the kernels compiled, so that nobody needs a compiler: ``make wheel``. All else is pyproject.toml.
+"""Compile the kernels into what is installed. All else is pyproject.toml.
 
-The kernels are compiled once for each level of processors; kernels/compiler.py chooses one at load. They use the
-OpenMP that PyTorch brings, and so link to none. A source install has no such files: it compiles for its own processor.
+``make wheel`` builds wheels with which nobody needs a compiler: the kernels are compiled once for each level of
+processors, and kernels/compiler.py chooses one at load. They use the OpenMP that PyTorch brings, and so link to none.
+``pip install .`` compiles for its own processor alone, if there is a compiler. An editable installation compiles at
+first use.
 """
 
 import os
@@ -9,6 +11,7 @@ import platform
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -25,9 +28,13 @@ class WithKernels(build_py):
     """Copies the package, then compiles the kernels into it."""
 
     def run(self) -> None:
-        """Compile for every level of this architecture."""
+        """Compile for every level of this architecture in a wheel for others, else for this processor."""
         super().run()
         if WHEEL_ENV_VAR not in os.environ:
+            if not self.editable_mode:
+                code = f"import sys; sys.path.insert(0, {str(Path(self.build_lib).absolute())!r}); "
+                code += "from reverie.kernels.compiler import compile_for_installation as f; f()"
+                subprocess.run([sys.executable, "-B", "-c", code], check=False)
             return
         room = Path(self.build_lib) / "reverie" / "kernels"
         (room / "built").mkdir(parents=True, exist_ok=True)
@@ -63,8 +70,8 @@ class KernelDistribution(Distribution):
     """A distribution that knows that compiled kernels are not pure Python."""
 
     def has_ext_modules(self) -> bool:
-        """Return whether it has them."""
-        return WHEEL_ENV_VAR in os.environ
+        """Return True, also where the compilation fails later."""
+        return True
 
 
 setup(distclass=KernelDistribution, cmdclass={"build_py": WithKernels, "bdist_wheel": PlatformWheel})

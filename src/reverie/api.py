@@ -28,7 +28,7 @@ from reverie.distributed.learners import LearnerExperiment, learner_folder, make
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, run_seeds
 from reverie.distributed.tune import TuneResult, run_tuning
-from reverie.envs.check import EnvReport, run_env_check
+from reverie.envs.check import EnvReport, Start, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.make import EnvLike, MakeEnv, env_name
@@ -37,6 +37,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import SUITES
 from reverie.experiment.settings import Request, initial_settings, resolve, saved_settings
+from reverie.experiment.suggestions import suggest_starts
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
@@ -397,8 +398,12 @@ def check_env(
         ReverieError: the environment does not exist, or the algorithm does not support its actions.
     """
     options = {} if env_options is None else {"env_options": env_options}
-    with silence_logger():
-        settings = resolve(make_request(algorithm or DEFAULT_ALGORITHM, env, None, None, config, options))
+
+    def resolve_settings(name: str) -> ExperimentConfig:
+        with silence_logger():
+            return resolve(make_request(name, env, None, None, config, options))
+
+    settings = resolve_settings(algorithm or DEFAULT_ALGORITHM)
     report = run_env_check(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
@@ -406,11 +411,10 @@ def check_env(
     report = dataclasses.replace(report, algorithms=compatible_algorithms(spec, on_device))
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if on_device and algorithm is None:
-        return dataclasses.replace(report, algorithm="ppo" if report.ok else "")
+        return dataclasses.replace(report, starts=suggest_starts([resolve_settings("ppo")]) if report.ok else ())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in VECTOR_ALGORITHMS if name in report.algorithms["online"]), DEFAULT_ALGORITHM)
-        with silence_logger():
-            settings = resolve(make_request(name, env, None, None, config, options))
+        settings = resolve_settings(name)
     settings.algo.check_actions(spec)
     episodes = [*zip(*(report.measurements.get(name, ()) for name in ("returns", "lengths")), strict=True)]
     if problem := settings.algo.find_problem(episodes):
@@ -418,4 +422,6 @@ def check_env(
         report = dataclasses.replace(report, findings=sort_findings((*report.findings, warning)))
     if not report.ok:
         return report
-    return dataclasses.replace(report, algorithm=settings.name)
+    if algorithm is not None:
+        return dataclasses.replace(report, starts=(Start(settings.name, settings.steps, ""),))
+    return dataclasses.replace(report, starts=suggest_starts([resolve_settings("ppo"), settings]))

@@ -531,6 +531,15 @@ def test_optimizers_of_ones_own_are_saved(make):
 
 
 @pytest.mark.parametrize("graph", [True, False])
+def test_parameters_without_gradient_are_named(graph):
+    agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
+    agent.train_step = super(More, agent).train_step
+    agent.optims["critic"] = Adam([*agent.optims["critic"].params, agent.head.weight], 1e-3)
+    with pytest.raises(RunError, match=r"^1 of \d+ parameters have no gradient: head\.weight\. Build"):
+        agent.update(batch(agent))
+
+
+@pytest.mark.parametrize("graph", [True, False])
 def test_a_network_that_no_optimizer_has_is_told(graph):
     agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
     agent.train_step = super(More, agent).train_step

@@ -86,8 +86,9 @@ def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) 
     ]
     assert main(["check-env", *words]) == 0
     text = capsys.readouterr().out
-    for said in ("observation          vector (4,)", "max episode steps    50", "qr_dqn", "no faults, no warnings",
-                 "reverie train dqn --env CartPole-v1 --env.max-episode-steps 50"):  # fmt: skip
+    for said in ("observation          vector (4,), values -", ", sizes 0.", "max episode steps    50", "qr_dqn",
+                 "no faults, no warnings",
+                 "reverie train dqn --env CartPole-v1 --env.max-episode-steps 50 --steps 50000\n"):  # fmt: skip
         assert said in text
     found = json.loads(Path("found.json").read_text())
     facts = found["measurements"]

@@ -74,6 +74,14 @@ def test_the_bootstrap_is_that_of_all_possible_samples(monkeypatch):
     assert half == pytest.approx(np.percentile(every, [25, 75]), abs=0.26)
 
 
+@pytest.mark.parametrize(("runs", "samples"), [(10, 50_000), (100, 50_000), (1000, 5000), (5000, 2000)])
+def test_many_scores_need_fewer_samples(runs, samples):
+    """2,000 at least: their error is small beside the interval, which many scores make narrow."""
+    shapes = []
+    interval(lambda scores: (shapes.append(len(scores)), scores.mean((-2, -1)))[1], np.ones(runs), resamples=50_000)
+    assert sum(shapes) == samples
+
+
 def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators():
     scores = np.random.default_rng(0).normal(size=12)
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002

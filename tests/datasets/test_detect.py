@@ -25,6 +25,7 @@ from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.source import UTF_16
 from reverie.datasets.validate import validate
+from reverie.envs.limits import is_rounded
 
 
 @pytest.mark.parametrize(
@@ -119,11 +120,19 @@ def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
     assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
 
 
-@pytest.mark.parametrize(("dtype", "offset", "is_rounded"), [
+@pytest.mark.parametrize(("values", "expected"), [
+    (np.float64([5.4e7, 2**24 + 1, 1.7e9 + 0.25, np.inf, np.nan, 1e300]), [False, True, False, False, False, True]),
+    (np.int64([54_000_000, 2**60, 2**60 + 1, -(2**24) - 1]), [False, False, True, True]),
+])  # fmt: skip
+def test_only_whole_numbers_that_change_are_rounded(values, expected):
+    assert is_rounded(values).tolist() == expected
+
+
+@pytest.mark.parametrize(("dtype", "offset", "is_told"), [
     (np.int64, 2**40, True), (np.int32, -(2**30), True), (np.float64, 1.7e9, True),
     (np.int64, 2**24 - 30, False), (np.float64, 1.7e9 + 0.25, False), (np.float32, 2**40, False),
 ])  # fmt: skip
-def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_rounded):
+def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_told):
     """Time stamps and identifiers become their neighbors; measured numbers lose what they always lose."""
     table = frame() | {"time": (np.float64(frame()["time"]) + offset).astype(dtype)}
     named = {"obs.number": "number", "obs.time": "time"}
@@ -134,7 +143,7 @@ def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_rou
     largest = f"{np.abs(np.float64(table['time'])).max():,.0f}"
     remark = f"observation 'time' has whole numbers up to {largest}, but learners see float32"
     for remarks in (recorded.remarks(), validate(open_reader(data, options)).remarks):
-        assert [line.startswith(remark) for line in remarks if "float32" in line] == [True] * is_rounded
+        assert [line.startswith(remark) for line in remarks if "float32" in line] == [True] * is_told
 
 
 def test_an_npz_is_read_without_what_is_not_needed(tmp_path):

@@ -161,6 +161,8 @@ def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvError, match=r"module 'lost_walk' cannot be imported .*'no_such_legs' \(.*lost_walk.py:1 in"):
         make_vector_env(EnvConfig(id="lost_walk:Walk-v0"), seed=0)
+    with pytest.raises(EnvError, match=r"Did you mean 'lost_walk'\? If it is not there"):
+        make_vector_env(EnvConfig(id="lost_wlak:Walk-v0"), seed=0)
     monkeypatch.setitem(gymnasium.registry, "NoLegs-v0", EnvSpec("NoLegs-v0", entry_point=env_zoo.without_a_seat))
     with pytest.raises(EnvError, match=r"'NoLegs-v0' could not be created: OSError: no seat \(.*env_zoo.py:\d+ in"):
         make_vector_env(EnvConfig(id="NoLegs-v0"), seed=0)

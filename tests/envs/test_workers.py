@@ -112,6 +112,7 @@ def test_workers_do_not_run_an_unguarded_script_again(tmp_path, setting):
     )
     done = run_python(script)
     assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert done.stderr.count("Traceback") == 1
     assert "multiprocessing/spawn.py" not in done.stderr  # where a worker imports the script
     assert "begun" in done.stdout
     assert "done" not in done.stdout

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import itertools
 import json
 import random
 import re
@@ -26,6 +27,7 @@ from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import learner_share
 from reverie.distributed.learners import make_learner_experiment
 from reverie.distributed.team import LearnerGroup
+from reverie.experiment import suggestions
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
@@ -201,10 +203,42 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> N
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next")  # once it is over
 
 
+@pytest.mark.parametrize(("name", "tasks"), [
+    ("sac", ["cheetah", "cheetah_run", "hopper", "reacher_easy", "walker", "walker_walk"]),
+    ("dqn", ["asterix", "breakout", "door_key", "key_corridor"]),
+])  # fmt: skip
+def test_the_reasons_of_suggestions_are_measured(name: str, tasks: list[str]) -> None:
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    means: dict[tuple[str, str], list[float]] = {}
+    rows = json.loads((benchmarks / "sample_efficiency.json").read_text())["rows"]
+    for task, method in itertools.product(tasks, (name, "ppo")):
+        values = [[row[x] for x in ("score", "cpu_seconds", "steps")] for row in rows
+                  if (row["task"], row["method"]) == (task, method)]  # fmt: skip
+        means[task, method] = np.mean(values, 0).tolist()
+    assert all(means[task, name][2] == means[task, "ppo"][2] for task in tasks)
+    better = sum(means[task, name][0] > means[task, "ppo"][0] for task in tasks)
+    assert f"in {better} of {len(tasks)} tasks" in suggestions.REASONS[name]
+    ratios = [means[task, name][1] / means[task, "ppo"][1] for task in tasks]
+    low, high = {"five to fourteen times": (5, 14), "three to eleven times": (3, 11)}[
+        re.findall(r"for (.*) the processor time", suggestions.REASONS[name])[0]
+    ]
+    assert low <= min(ratios) <= max(ratios) <= high
+    defaults = json.loads((benchmarks / "defaults.json").read_text())
+    for task in defaults["tasks"]:
+        scores = [row["score"] for row in defaults["rows"] if row["task"] == task["task"] and row["algorithm"] == "ppo"
+                  and row["library"] == "reverie" and row["steps"] == suggestions.MAX_STEPS["ppo"]]  # fmt: skip
+        assert np.mean(scores) > task["random"], task
+
+
 def test_check_env_suggests_what_suits_the_spaces() -> None:
     """Without a preset for the environment, quick learners where there are no images; with one, its own."""
     for name, env in {"sac": "Pendulum-v1", "dqn": "FrozenLake-v1", "dreamer_v3": "CartPole-v1"}.items():
-        assert reverie.check_env(env, steps=50).algorithm == name
+        fast, thorough = reverie.check_env(env, steps=50).starts
+        assert (fast.algorithm, fast.steps, thorough.algorithm) == ("ppo", 50_000, name)
+        assert (fast.reason.split(":")[0], thorough.reason.split(":")[0]) == ("fast", "thorough")
+    assert thorough.steps == 8000  # of the preset
+    (start,) = reverie.check_env("Pendulum-v1", algorithm="td3", steps=50).starts
+    assert start == ("td3", 15_000, "")
     report = reverie.check_env(Corridor, env_options={"max_episode_steps": 4}, steps=50)
     assert (report.algorithm, max(report.measurements["lengths"]) <= 4) == ("dreamer_v3", True)
 

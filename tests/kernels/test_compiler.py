@@ -171,6 +171,23 @@ def test_several_may_compile_at_once(use: MakeCompiler, cache: Path, library: Pa
     assert compiler._cached_library(cache, compiler._key()) in paths
 
 
+def test_an_installation_compiles_or_says_why_not(
+    copying: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiler, "_BUILT", tmp_path / "built")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        patch.delenv("CC", raising=False)
+        compiler.compile_for_installation()
+        assert "no C compiler found" in capsys.readouterr().out
+    assert compiler.is_uncompiled()
+    compiler.compile_for_installation()
+    assert "compiled kernels: kernels-" in capsys.readouterr().out
+    assert not compiler.is_uncompiled()
+    assert loads()
+    assert (calls(copying), cache.exists()) == (ALL, False)
+
+
 def losses() -> dict[str, float]:
     """Of two updates of a learner of images and choices."""
     obs = {"image": ObsPart(kind="image", shape=(16, 16, 3), dtype="uint8")}

@@ -269,6 +269,19 @@ def test_methods_of_ones_own_run_the_definition(name, method):
     assert not steps.supports_prepared(model)
 
 
+@pytest.mark.parametrize("net", ["posterior", "prior_net"])
+@pytest.mark.parametrize("name", ["rssm", "keras_gru"])
+def test_networks_of_ones_own_run_the_definition(name, net):
+    """They need no layer that is called ``first``."""
+    model = MODELS[name].build(embed=7, action=4)
+    parts = getattr(model, net)
+    setattr(model, net, nn.Sequential(parts.first, *parts.rest))
+    assert not steps.supports_prepared(model)
+    start = model.initial(2, torch.float32)
+    latent, _ = model.observe(start, torch.ones(2, 3, 7), torch.ones(2, 3, 4), torch.zeros(2, 3, dtype=torch.bool))
+    assert latent.deter.shape[:2] == (2, 3)
+
+
 class Doubling(nn.Module):
     def __init__(self, layer):
         super().__init__()

@@ -83,7 +83,7 @@ def test_a_curve_has_the_evaluations_of_all_seeds_at_the_steps_that_they_were_du
     curve = aggregate(folders(tmp_path, first, second), EVERY_100).curve
     assert (curve.source, curve.steps.tolist()) == ("evaluation", [100, 200, 300])
     assert curve.scores.tolist() == [[1, 2, 3], [5, 6, 7]]
-    assert [e.value for e in curve.measures["mean"]] == [3, 4, 5]
+    assert [e.value for e in curve.estimates("mean")] == [3, 4, 5]
     assert np.isnan(curve.interval()[2]).all()  # of two seeds there is no interval
 
 

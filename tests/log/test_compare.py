@@ -45,6 +45,17 @@ def seeds(name, env, *scores, **more):
     return name
 
 
+def test_a_single_seed_has_the_interval_of_its_episodes(capsys):
+    folder = RunFolder(Path(run("only", 3.0)))
+    folder.evaluation.write_text(json.dumps({"env_steps": 2000, "score": {"mean": 3.0}, "scores": [1, 2, 3, 4, 5.0]}))
+    few = RunFolder(Path(run("few", 3.0)))
+    few.evaluation.write_text(json.dumps({"env_steps": 2000, "score": {"mean": 3.0}, "scores": [1, 2]}))
+    assert main(["compare", "only", "few"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"one seed; IQM of its 5 episodes 1\.\d\d to 4\.\d\d$", lines[1])
+    assert lines[2].endswith("too few seeds")
+
+
 def test_what_people_read(capsys):
     td3 = seeds("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
     sac = seeds("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)

@@ -168,6 +168,22 @@ def test_pace_knows_rate_and_time_left():
     assert pace.rate() == 2.0
 
 
+@pytest.mark.parametrize("period", [1.0, 5.0, 70.0])
+def test_the_time_left_is_shown_when_it_is_steady(period):
+    """The first updates compile kernels: ten seconds for two steps say nothing about the next ones."""
+    clock, now, shown = Clock(length=100_000, updates=1), [0.0], []
+    pace = SpeedMeter(clock, lambda: now[0])
+    for seconds, steps in [(1.0, 1), (10.0, 2), *[(period, int(100 * period))] * 60]:
+        now[0] += seconds
+        clock.position += steps
+        shown.append((pace.seconds_left(), (clock.length - clock.position) / 100))
+    known = [(left, truth) for left, truth in shown if left is not None]
+    assert len(known) > 20
+    assert all(left < 2 * truth or truth < 0 for left, truth in known)
+    clock.position = clock.length
+    assert pace.time_left_text() == "0:00:00"
+
+
 def test_numbers_are_short():
     found = [format_number(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)]
     assert found == ["-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234"]
@@ -211,7 +227,7 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path):
     entry(lane.tail.path, 300, eval__score=7.0)
     lane.read()
     now = [100.0]
-    lane.speed._marks, lane.speed._phase, lane.speed._time_fn = [(90.0, 300)], (True, True), lambda: now[0]
+    lane.speed._marks, lane.speed._phase, lane.speed._time_fn = [(80.0, 200), (90.0, 300)], (True, True), lambda: now[0]
     entry(lane.tail.path, 400)
     lane.read()
     assert lane.cells().items() >= {"return": "-5", "eval": "7", "rate": "10", "left": "0:01:00"}.items()

@@ -22,8 +22,9 @@ from reverie.agent.evaluating import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.cli import main
+from reverie.core import documents
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import check_links, write_json
 from reverie.core.lock import folder_lock
 from reverie.core.specs import ActionSpec, ObsPart, spec_to_dict
@@ -362,6 +363,28 @@ def test_a_damaged_config_is_refused_by_name(content, message, command, strange)
     said = strange(lambda run, _: (run / "config.yaml").write_text(content), command)
     assert "config.yaml" in said
     assert message in said
+
+
+@pytest.mark.parametrize(("opening", "closing"), [
+    ("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", ""), ("[{a: ", "}]"), (None, ""),
+])  # fmt: skip
+def test_libyaml_reads_no_deep_nesting(opening, closing, tmp_path, monkeypatch):
+    """It recurses without a limit, and 20,000 levels crash some processes."""
+    monkeypatch.setattr(documents, "_FastLoader", None)
+    depth = documents.MAX_DEPTH
+    steps = "".join(f"{' ' * level}a:\n" for level in range(depth)) if opening is None else f"a:\n  {opening * depth}"
+    (tmp_path / "deep.yaml").write_text(f"{steps}1{closing * depth}")
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        documents.read_yaml(tmp_path / "deep.yaml")
+
+
+def test_a_changed_file_is_read_again_and_nobody_changes_it_for_others(tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text("a: {b: 1}")
+    documents.read_yaml(path)["a"]["b"] = 2
+    assert documents.read_yaml(path) == {"a": {"b": 1}}
+    path.write_text("a: {b: 10}")
+    assert documents.read_yaml(path) == {"a": {"b": 10}}
 
 
 @pytest.mark.parametrize("command", ["eval run", "info run", "push run pushed"])

@@ -22,6 +22,7 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
+from reverie.core import documents  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.distributed.compare import compare  # noqa: E402
@@ -31,6 +32,7 @@ from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
 from reverie.viewer.episode_source import crop, decode_png, encode_png  # noqa: E402
 from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
+from reverie.viewer.runs import find_runs, runs_table  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -376,6 +378,23 @@ def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
     assert set(five["curves"]) == {"episode/score"}
     assert five["curves"]["episode/score"]["interval"][1].tolist() == [20, 40]
     assert two["curves"]["episode/score"]["interval"] is None
+
+
+def test_the_settings_of_a_run_are_read_once_until_they_change(tmp_path, logged_run, monkeypatch):
+    for seed in range(6):
+        logged_run(tmp_path / f"{seed}", [10.0, 20.0], 3.0, seed=seed)
+    texts, parse = [], documents._parse_yaml
+    monkeypatch.setattr(documents, "_parse_yaml", lambda text: (texts.append(text), parse(text))[1])
+    runs = find_runs(tmp_path)
+    for _ in range(2):
+        assert len(runs_table(runs)) == 6
+        assert compare_settings(runs, same_budget=True)["groups"][0]["seeds"] == 6
+        assert compare(tmp_path).settings[0].scores.tolist() == [3.0] * 6
+    assert len(texts) == 6
+    config = tmp_path / "0/config.yaml"
+    config.write_text(config.read_text().replace('"seed": 0', '"seed": 77'))
+    assert runs_table(runs)[0]["seed"] == 77
+    assert len(texts) == 7
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from reverie.core.imports import trust_modules
 from reverie.core.logger import logger
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Window
-from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
+from reverie.datasets.dataset import dataset_config, open_recorded
 from reverie.datasets.in_memory import DataLike
-from reverie.datasets.reader import PROPENSITY, check_rewards
+from reverie.datasets.reader import PROPENSITY, check_rewards, read_progress
 from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits

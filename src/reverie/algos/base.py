@@ -21,7 +21,7 @@ from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.loss_scale import LossScale
-from reverie.nn.optim import LaPropAGC, advance_schedules, lr_schedules
+from reverie.nn.optim import LaPropAGC, NoGradientError, advance_schedules, lr_schedules
 
 TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
@@ -127,6 +127,8 @@ class Algorithm(NotesChanges, nn.Module):
             torch.set_grad_enabled(True)
         try:
             update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
+        except NoGradientError as error:
+            raise error.with_names(self) from None
         finally:
             torch.set_flush_denormal(were_flushed)
             if not has_gradients:

@@ -14,6 +14,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption
 from reverie.core.errors import count_noun
+from reverie.core.terminal import show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,10 @@ class EvalCommand(RunOptions, EnvOverride):
             max_episode_steps=self.max_episode_steps,
             tasks=self.tasks,
         )
-        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
-        print(score_line(report.evaluation))
+        show(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
+        show(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
-            print("no video: this environment cannot render images. A custom environment must accept render_mode")
+            show("no video: this environment cannot render images. A custom environment must accept render_mode")
         print_files(report.files, self.run)
 
 
@@ -95,10 +96,10 @@ class ReachCommand(RunOptions, EnvOverride):
             check_plan_strip(agent, self.strip)
         goal = read_goal(agent, self.goal)
         reached, film = reach_and_film(agent, goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
-        print(reached)
+        show(reached)
         print_files({} if film is None else {"video": film}, self.run)
         if self.strip is not None:
-            print(write_plan_strip(agent, reached.start, goal, self.strip))
+            show(write_plan_strip(agent, reached.start, goal, self.strip))
             print_files({"strip": self.strip}, self.run)
 
 
@@ -134,7 +135,7 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
             from reverie.viewer.export import write_episode_strip
 
-            print(write_episode_strip(agent, self.strip, self.seed, self.deterministic))
+            show(write_episode_strip(agent, self.strip, self.seed, self.deterministic))
             return print_files({"strip": self.strip}, self.run)
         names = ("context", "horizon", "episodes", "seed", "strip")
         report = dream(
@@ -144,15 +145,15 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         dreams = count_noun(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
         steps = count_noun(len(next(iter(report.errors.values()))), "step")
         source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
-        print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model observed")
-        print("error per imagined step; in brackets, the error of repeating the last observed row")
+        show(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model observed")
+        show("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
         ahead = f"(during training, the model imagines only {count_noun(trained or 0, 'step')} ahead)\n"
-        print("" if trained is None else ahead)
-        print(f"{_error_table(report.errors, report.baseline_errors)}\n")
+        show("" if trained is None else ahead)
+        show(f"{_error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
-            print(f"  {key}: {unit}")
-        print(f"\nthe first episode: {report.strip.sentence}")
+            show(f"  {key}: {unit}")
+        show(f"\nthe first episode: {report.strip.sentence}")
         print_files(report.files, self.run)
 
 
@@ -194,11 +195,11 @@ class ExtractCommand(RunOptions, DataOptions):
         done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
         manifest = done.manifest
         size = f"{count_noun(manifest['rows'], 'row')} in {count_noun(manifest['episodes'], 'episode')}"
-        print(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
+        show(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
         width = max(map(len, manifest["arrays"]), default=0)
         for name, array in manifest["arrays"].items():
-            print(f"  {name:<{width}}  {array['dtype']:<7} {array['shape']!s:<20} {array['unit']}")
-        print(f"  written to {done.path}")
+            show(f"  {name:<{width}}  {array['dtype']:<7} {array['shape']!s:<20} {array['unit']}")
+        show(f"  written to {done.path}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +224,8 @@ class ExportCommand(RunOptions, EnvOverride):
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         done = export(agent, self.out, format=self.format, batch=self.batch, steps=self.steps)
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
-        print(f"{agent.config.env.id}, {agent.checkpoint.name}, deterministic actions")
-        print(f"compared with the agent in {count_noun(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
+        show(f"{agent.config.env.id}, {agent.checkpoint.name}, deterministic actions")
+        show(f"compared with the agent in {count_noun(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
 
 
@@ -282,8 +283,8 @@ class EstimateCommand(RunOptions, DataOptions):
             options = {name: getattr(self, name) for name in names}
             options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
             report = estimate_return(self.run, data, deterministic=self.deterministic, progress=watch, **options)
-        print(f"{self.run}, {actions_label(self.deterministic)}")
-        print(report.estimate.format())
+        show(f"{self.run}, {actions_label(self.deterministic)}")
+        show(report.estimate.format())
         print_files(report.files, self.run)
         if watch.interrupted:
             return print_error(
@@ -353,8 +354,8 @@ class ViewCommand(RunOptions, EnvOverride):
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
         server = ViewerServer(self.run, options, self.data, self.port)
-        print(server.url, flush=True)
-        print(
+        show(server.url, flush=True)
+        show(
             "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",
             flush=True,
         )

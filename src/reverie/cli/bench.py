@@ -11,6 +11,7 @@ from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.cli.output import print_kernel_problem, print_sections
 from reverie.cli.parsing import Positional
 from reverie.core.errors import ConfigError, count_noun
+from reverie.core.terminal import show
 from reverie.core.version import version
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
@@ -90,7 +91,7 @@ def _run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     print_kernel_problem(config.learner_device())
     env = make_vector_env(config.env, seed=config.seed)
     try:
-        print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
+        show(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
         return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reverie.algos.table import DEFAULT_ALGORITHM
@@ -15,10 +14,13 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Positional, TrustOption, iter_flags, parse
 from reverie.core.errors import short_repr
+from reverie.core.logger import wrap_words
+from reverie.core.terminal import show
 from reverie.core.version import version
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.core.specs import ObsPart
     from reverie.envs.check import EnvReport
 
 
@@ -62,15 +64,18 @@ def check_env_command(args: list[str]) -> int:
     request = Request(algorithm=algorithm, env=args[0], files=[Path(text) for text in flags.get("config", ())])
     usual = CheckEnvCommand(id=args[0], env=merge_layers(request).env)
     (options,) = parse(args, "check-env", usual)
-    print(f"checking {options.id} ...", flush=True)
+    show(f"checking {options.id} ...", flush=True)
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
     _print_report(report, options.env)
-    if report.algorithm:
+    if report.starts:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
-        print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
+        show("\nStart with:")
+        for name, steps, reason in report.starts:
+            command = ["reverie", "train", name, "--env", options.id, *words, "--steps", str(steps)]
+            show(wrap_words(f"  {shlex.join(command)}" + (f"\n    {reason}" if reason else "")))
     if options.json is not None:
         from reverie.core.files import disk_errors_as_run_error, write_json
 
@@ -87,26 +92,38 @@ def _print_report(report: EnvReport, settings: EnvConfig) -> None:
         "settings": sorted(
             (name, str(current[name])) for name in current.keys() - VECTOR_SETTINGS if current[name] != usual[name]
         ),
-        "learners see": [(key, f"{x.kind} {short_repr(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
+        "learners see": [(key, _format_obs(key, x, report.measurements)) for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), _format_fact(value)) for name, value in report.measurements.items()],
+        "environment": [
+            (name.replace("_", " "), _format_fact(value))
+            for name, value in report.measurements.items()
+            if not isinstance(value, dict)
+        ],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
-    width = min(120, get_terminal_size().columns)
     for finding in report.findings:
-        text = f"{finding.severity}: {finding.text.rstrip('.')}."
-        print(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False))
+        show(wrap_words(f"{finding.severity}: {finding.text.rstrip('.')}."))
     if all(finding.severity == "note" for finding in report.findings):
-        print("no faults, no warnings")
+        show("no faults, no warnings")
+
+
+def _format_obs(key: str, part: ObsPart, measurements: Mapping[str, Any]) -> str:
+    """Describe an observation; of a vector also the least and largest value, and how large its numbers usually are."""
+    text = f"{part.kind} {short_repr(part.classes or part.shape)}"
+    if key not in measurements.get("observation_ranges", ()):
+        return text
+    low, high, small, large = map(
+        _format_fact, (*measurements["observation_ranges"][key], *measurements["observation_sizes"][key])
+    )
+    sizes = f"size {large}" if small == large else f"sizes {small} to {large}"
+    return f"{text}, values {low} to {high}, {sizes}"
 
 
 def _format_fact(value: Any) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{_format_fact(min(value))} to {_format_fact(max(value))}, mean {_format_fact(sum(value) / len(value))}"
-    if isinstance(value, dict) and value:
-        return ", ".join(f"{key} {_format_fact(number)}" for key, number in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

@@ -15,6 +15,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
+from reverie.core.terminal import show
 from reverie.datasets.options import ReadOptions, RecordConfig, Subset
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -56,7 +57,7 @@ class DataInfoCommand(DatasetCommand):
     """Draw frames of the first episodes to this PNG file; without images, draw the same as --plot."""
 
     def __call__(self) -> None:
-        from reverie.datasets.dataset import read_progress
+        from reverie.datasets.reader import read_progress
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.summary import summarize
 
@@ -88,7 +89,7 @@ class DataInfoCommand(DatasetCommand):
                     ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
                     scores = summary.scores if info.has_rewards else []
                     plot_dataset(png, scores, summary.lengths, uses, ranges, reader.path.name)
-            print(f"  {label}: {png}")
+            show(f"  {label}: {png}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,6 @@ class ValidateCommand(DatasetCommand):
     """Number of episodes to replay in the dataset's environment for comparison, if the dataset stores their seeds."""
 
     def __call__(self) -> int:
-        from reverie.datasets.convert import drop_invalid_episodes, write_dataset
         from reverie.datasets.output import check_target
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.validate import validate
@@ -114,20 +114,22 @@ class ValidateCommand(DatasetCommand):
             damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
             report = validate(reader, self.replay_episodes)
             for line in damaged:
-                print(f"damaged  {line}")
+                show(f"damaged  {line}")
             for finding in report.findings.values():
-                print(f"wrong    {finding}")
+                show(f"wrong    {finding}")
             for remark in report.remarks[:MAX_REMARKS]:
-                print(f"remark   {remark}")
+                show(f"remark   {remark}")
             sound = report.is_valid and not damaged
             bad = f"{len(report.invalid_episodes):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
-            print(
+            show(
                 f"{count_noun(report.rows, 'row')} in {count_noun(report.episodes, 'episode')}: "
                 f"{'sound' if sound else bad}"
             )
             if self.write_valid is not None:
                 if len(report.invalid_episodes) == report.episodes:
                     return print_error("every episode violates a rule: nothing was written.", 1)
+                from reverie.datasets.convert import drop_invalid_episodes, write_dataset  # imports torch
+
                 done = write_dataset(reader, self.write_valid, self.format, drop_invalid_episodes(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
@@ -252,7 +254,7 @@ class DownloadCommand:
             else:
                 paths = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
         for path in paths:
-            print(path)
+            show(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +284,7 @@ class MakeCommand:
                 else make_dataset(self.name.removeprefix("ogbench:"), *options, progress)
             )
             for path in paths:
-                print(path)
+                show(path)
 
 
 COMMANDS: dict[str, type[Command]] = {
@@ -303,7 +305,7 @@ def data_command(args: list[str]) -> int:
 
         formats = textwrap.fill(f"A dataset is a file, folder or glob. Formats are {format_names()}.", 80)
         lines = [f"  {name:<11}{str(kind.__doc__).partition('.')[0]}" for name, kind in COMMANDS.items()]
-        print("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", formats]))
+        show("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", formats]))
         return 0 if args else 2
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."
@@ -327,7 +329,6 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
     """Return the lines of ``data info`` by section."""
     import numpy as np
 
-    from reverie.algos.hiql import HIQLConfig
     from reverie.core.rows import stepless_error
     from reverie.core.statistics import histogram
     from reverie.log.console import sparkline
@@ -356,6 +357,8 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
             ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),
         ]
         if not info.has_rewards:
+            from reverie.algos.hiql import HIQLConfig  # imports torch
+
             sections["episodes"][-3:] = [("return", "no rewards: goal-conditioned learners, such as gcbc, need none")]
             sections["goals"] = summary.reach_lines(HIQLConfig.discount, HIQLConfig.subgoal_steps)
         sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]
@@ -432,8 +435,8 @@ def _store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
 def print_written(done: WriteReport, remarks: list[str]) -> None:
     """Print what was written, and on stderr what was assumed or omitted."""
     for remark in dict.fromkeys((*remarks, *done.remarks)):
-        print(f"remark   {remark}", file=sys.stderr)
-    print(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
+        show(f"remark   {remark}", sys.stderr)
+    show(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from reverie.cli.train_options import CommonOptions, TuneOptions
 from reverie.core.errors import ConfigError
 from reverie.core.foreign_names import synonyms_of
 from reverie.core.logger import wrap_words
+from reverie.core.terminal import show
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.presets import TABLE
 from reverie.replay.sources import experience_from_fraction
@@ -112,10 +113,10 @@ def help_command(args: list[str]) -> int:
     topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")
     if topic == "help":
-        print("usage: reverie help TOPIC\n")
-        print("A command, an algorithm or a preset (`reverie list`), or a setting with its")
-        print("path, such as replay.capacity or algo.lr. Other words are searched in all")
-        print("settings: reverie help frame stack")
+        show("usage: reverie help TOPIC\n")
+        show("A command, an algorithm or a preset (`reverie list`), or a setting with its")
+        show("path, such as replay.capacity or algo.lr. Other words are searched in all")
+        show("settings: reverie help frame stack")
         return 0
     if topic in COMMANDS:
         return main([topic, "--help"])
@@ -127,7 +128,7 @@ def help_command(args: list[str]) -> int:
         lines += [f"  {key:<28} {format_flag_value(value)}" for key, value in preset.settings.items()]
     else:
         lines = _about_setting(name) or _search(args)
-    print(wrap_words("\n".join(lines)))
+    show(wrap_words("\n".join(lines)))
     return 0
 
 
@@ -228,7 +229,7 @@ class CompletionCommand:
             name = {False: "$1", True: "$1 $2"}
             lines = [f'case "{name[" " in typed]}" in "{typed}") echo {choices} ;; esac' for typed, choices in words]
             lines = ["_reverie_words() {", *lines, "}"]
-        print("\n".join([*lines, COMPLETION_SCRIPTS[self.shell]]))
+        show("\n".join([*lines, COMPLETION_SCRIPTS[self.shell]]))
 
 
 def _complete_words() -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.core.signals import die_with_parent
-from reverie.core.terminal import printable
+from reverie.core.terminal import show
 from reverie.core.version import version
 
 COMMANDS = {
@@ -111,10 +111,10 @@ def _with_notes(text: str, error: BaseException) -> str:
 def _run_main(args: list[str]) -> int:
     """Run the command of ``args``; return its exit code."""
     if not args or args[0] in ("-h", "--help"):
-        print(overview())
+        show(overview())
         return 0 if args else 2
     if args[0] == "--version":
-        print(f"reverie {version()}", flush=True)
+        show(f"reverie {version()}", flush=True)
         _print_environment()
         return 0
     if args[0] not in COMMANDS:
@@ -178,14 +178,14 @@ def _print_environment() -> None:
 
     devices = [torch.cuda.get_device_name(index) for index in range(num_gpus())]
     system = f"{platform.system()} {platform.machine()}"
-    print(f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {system}")
-    print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
-    print(f"  kernels: {kernel_problem() or ('off' if kernels_disabled() else 'compiled')}")
+    show(f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {system}")
+    show(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
+    show(f"  kernels: {kernel_problem() or ('off' if kernels_disabled() else 'compiled')}")
 
 
 def print_error(message: str, code: int) -> int:
     """Print a message on stderr and return ``code``."""
-    print(wrap_words(printable(f"reverie: {message}"), sys.stderr), file=sys.stderr)
+    show(wrap_words(f"reverie: {message}", sys.stderr), sys.stderr)
     return code
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reverie.core.errors import count_noun
-from reverie.core.terminal import printable
+from reverie.core.terminal import printable, show
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.evaluate import Evaluation
@@ -33,7 +35,7 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]], run: Pat
     named = list(files.items() if isinstance(files, Mapping) else files)
     width = max([14, *(len(label) for label, _ in named)]) + 2
     for label, path in named:
-        print(f"  {label + ':':<{width}}{path if run is None else relative_like(path, run)}")
+        show(f"  {label + ':':<{width}}{path if run is None else relative_like(path, run)}")
 
 
 def relative_like(path: Path, run: Path | None) -> Path:
@@ -42,18 +44,22 @@ def relative_like(path: Path, run: Path | None) -> Path:
     return path.relative_to(cwd) if path.is_relative_to(cwd) and not (run and run.is_absolute()) else path
 
 
-def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
-    """Print titles with their lines below them, unchanged: brackets are not parsed as Rich markup."""
+def print_sections(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
+    """Print titles with their lines below them; on a terminal wrapped, elsewhere whole lines without padding."""
+    rows = [row for title, lines in sections.items() if lines for row in [(title,), *lines]]
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+        for row in rows:
+            cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+            show(f"  {'    '.join(cells)}".rstrip())
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for title, lines in sections.items():
-        if lines:
-            table.add_row(Text(title, style="bold"))
-        for line in lines:
-            table.add_row(*(Text(printable(cell), overflow="fold") for cell in line))
+    for row in rows:
+        table.add_row(*(Text(printable(cell), "" if row[1:] else "bold", overflow="fold") for cell in row))
     Console(markup=False, emoji=False).print(table)
 
 
@@ -62,4 +68,4 @@ def print_kernel_problem(device: str) -> None:
     from reverie.core.kernel_dispatch import kernel_problem  # imports torch
 
     if device == "cpu" and kernel_problem():
-        print(kernel_problem())
+        show(kernel_problem())

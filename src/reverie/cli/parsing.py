@@ -28,7 +28,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.files import check_local
 from reverie.core.foreign_names import advise, as_flag
 from reverie.core.logger import wrap_words
-from reverie.core.terminal import printable
+from reverie.core.terminal import show
 from reverie.datasets.options import ReadOptions
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -184,7 +184,7 @@ def parse(args: Sequence[str], command: str, *parts: Any) -> list[Any]:
         return [_with_values(part, nest(changes)) for part, changes in zip(parts, values, strict=True)]
     except ConfigError as error:
         message = re.sub(r"^[\w.]+(?= = )", lambda match: _to_flag(match[0]), str(error))
-    print(wrap_words(printable(f"reverie: {message}"), sys.stderr), file=sys.stderr)
+    show(wrap_words(f"reverie: {message}", sys.stderr), sys.stderr)
     raise SystemExit(2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like
 from reverie.cli.parsing import Positional, TrustOption
 from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun, did_you_mean
+from reverie.core.terminal import show
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
@@ -42,11 +44,11 @@ class ListCommand:
 
 def _print_algorithms() -> None:
     for group, entries in itertools.groupby(algorithms().values(), key=lambda entry: entry.group):
-        print(group)
+        show(group)
         for name, target, _ in entries:
             summary, sizes = _module_outline(name) if target.startswith("reverie.algos.") else (target, [])
             _print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
-        print()
+        show()
 
 
 def _print_sizes() -> None:
@@ -58,7 +60,7 @@ def _print_sizes() -> None:
 def _print_presets() -> None:
     from reverie.experiment.presets import TABLE
 
-    print("presets (--preset NAME; in brackets, the environments whose default it is)")
+    show("presets (--preset NAME; in brackets, the environments whose default it is)")
     _print_entry("cpu", ["The environment's preset, with small networks and a short run; default without a GPU."])
     for name, preset in TABLE.items():
         starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
@@ -84,10 +86,10 @@ def _parse(module: str) -> ast.Module:
 
 
 def _print_entry(name: str, texts: list[str]) -> None:
-    """Print a name and, beside it, texts that are wrapped at the width of the terminal."""
-    margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns)
+    """Print a name and, next to it, texts: wrapped at the width of a terminal, elsewhere as whole lines."""
+    margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
     lines = [line for text in texts for line in textwrap.wrap(text, columns - 26, break_on_hyphens=False)]
-    print("\n".join([f"  {name:<23} {lines[0]}", *(margin + line for line in lines[1:])]))
+    show("\n".join([f"  {name:<23} {lines[0]}", *(margin + line for line in lines[1:])]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,7 @@ class CompareCommand:
         from reverie.distributed.compare import compare  # imports torch
 
         comparison = compare(*self.runs, at=self.at, figure=self.figure)
-        print(comparison)
+        show(comparison)
         if self.figure is not None and comparison.figure is None:
             return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
         if comparison.figure is not None:
@@ -137,7 +139,7 @@ class RegisterCommand(TrustOption):
         location = register_model(
             self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, tracker=self.tracker
         )
-        print(f"registered {location}")
+        show(f"registered {location}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,7 @@ class PushCommand(TrustOption):
         from reverie.agent.sharing import push
 
         pushed = push(self.run, self.location, checkpoint=self.checkpoint, private=self.private)
-        print(f"pushed; reverie eval {pushed}")
+        show(f"pushed; reverie eval {pushed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ class PullCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.sharing import pull
 
-        print(pull(self.location, self.to))
+        show(pull(self.location, self.to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +202,7 @@ class ImportCommand(TrustOption):
 
         statistics = {"vecnormalize": self.vecnormalize, "obs_mean": self.obs_mean, "obs_var": self.obs_var}
         run = import_sb3(self.file, self.env, run=self.run, **statistics)
-        print(f"imported; reverie eval {relative_like(run, self.run)}")
+        show(f"imported; reverie eval {relative_like(run, self.run)}")
 
 
 def _print_agents(location: str) -> int:
@@ -216,8 +218,8 @@ def _print_agents(location: str) -> int:
             *(f"{preposition} {name}" for preposition, name in parts.items() if name),
         ][:2]
         score = f"score {agent.metadata['score']}" if "score" in agent.metadata else ""
-        print(f"  {agent.location:<{width}}  {' '.join(filter(None, origin))}  {score}".rstrip())
-    print(count_noun(len(agents), "agent"))
+        show(f"  {agent.location:<{width}}  {' '.join(filter(None, origin))}  {score}".rstrip())
+    show(count_noun(len(agents), "agent"))
     return 0
 
 
@@ -270,7 +272,7 @@ class InfoCommand:
         for key_path, text in saved.custom.items():
             facts[f"from Python: {key_path}"] = text
         for name, value in facts.items():
-            print(f"{name:<14}{value}")
+            show(f"{name:<14}{value}")
         videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
         dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
         print_files([*folder.files().items(), *videos, *dreams])

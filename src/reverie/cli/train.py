@@ -17,6 +17,7 @@ from reverie.cli.parsing import iter_flags, parse, remove_flags
 from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
+from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
 from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
 from reverie.distributed.search_space import read_space_file
@@ -56,7 +57,7 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     )  # fmt: skip
     config = merge_layers(request)
     if {"-h", "--help"} & {*args}:
-        print(help_screen(options, config, has_algorithm=has_algorithm))
+        show(help_screen(options, config, has_algorithm=has_algorithm))
         return 0
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is overridden below
@@ -150,11 +151,11 @@ def _train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""
     print_line(f"\n{result.reason} {position}after {count_noun(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
-        print(score_line(result.evaluation))
+        show(score_line(result.evaluation))
     if result.estimate is not None:
-        print(result.estimate.format())
+        show(result.estimate.format())
     for name, value in result.heldout.items():
-        print(f"  {name} {value:.4g}")
+        show(f"  {name} {value:.4g}")
     print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0
@@ -171,11 +172,11 @@ def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> in
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
-        print(f"\n{format_seeds_table(result.aggregate)}\n")
+        show(f"\n{format_seeds_table(result.aggregate)}\n")
     for seed in unfinished:
-        print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
+        show(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
     if unfinished:
-        print(f"Run the same command again, with --run {result.run}, to continue the unfinished seeds.")
+        show(f"Run the same command again, with --run {result.run}, to continue the unfinished seeds.")
     print_files(result.files)
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 
@@ -232,12 +233,12 @@ def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
     for trial in result.trials[: None if options.grid else SHOWN]:
         score = "-" if trial.score is None else f"{trial.score:.2f}"
         settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in trial.settings.items()]
-        print(f"  trial {trial.number:<4} {trial.state:<10} {score:>10}  {', '.join(settings)}")
+        show(f"  trial {trial.number:<4} {trial.state:<10} {score:>10}  {', '.join(settings)}")
     print_files(result.files)
     if (best := result.best) is not None and seeds is None:
-        print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")
+        show(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")
     elif best is not None:
-        print(f"Compare them with intervals: reverie compare {result.run}/trial-*/")
+        show(f"Compare them with intervals: reverie compare {result.run}/trial-*/")
     if result.signal is not None:
         print_line(f"Continue with the same command and --run {result.run}")
         return 128 + result.signal

@@ -287,8 +287,10 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
     try:
         imported_module = importlib.import_module(module)
     except Exception as error:  # a user's module can raise anything
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        near = did_you_mean(module, [path.stem for path in Path().glob("*.py")]) if is_missing else ""
         raise kind(
-            f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}). If it is not there: "
+            f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}).{near} If it is not there: "
             f"install it, run in the folder of {module.partition('.')[0]}.py or add that folder to "
             "PYTHONPATH."
         ) from error

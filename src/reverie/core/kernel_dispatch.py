@@ -118,6 +118,12 @@ def kernel_problem() -> str:
     return str(importlib.import_module(f"{KERNEL_PACKAGE}.compiler").compile_problem()) if has_kernels else ""
 
 
+def needs_compilation() -> bool:
+    """Return whether the first use of kernels on a CPU would compile them."""
+    has_kernels = find_spec(KERNEL_PACKAGE) is not None
+    return has_kernels and bool(importlib.import_module(f"{KERNEL_PACKAGE}.compiler").is_uncompiled())
+
+
 @contextmanager
 def use_only_kernels(*chosen: Kernel) -> Iterator[None]:
     """Use only these kernels, or none, inside the context, for tests and measurements."""

@@ -133,6 +133,13 @@ def convert_rows(
         raise
 
 
+def first_item(value: Any) -> Any:
+    """Return the first value of a batch, as a vector environment returns observations."""
+    if isinstance(value, Mapping):
+        return {key: first_item(part) for key, part in value.items()}
+    return tuple(map(first_item, value)) if isinstance(value, tuple) else value[0]
+
+
 def cast(values: np.ndarray, dtype: Any, name: str, first: int = 0) -> np.ndarray:
     """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
 

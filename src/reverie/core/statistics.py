@@ -33,6 +33,8 @@ RESAMPLES = 2000
 """Number of bootstrap samples; the 2.5 % outside an interval at either end are then 2.5 +- 0.35 %."""
 FINAL_RESAMPLES = 50_000
 """The same for scores at the end of training, as many as rliable draws; each point of a curve uses fewer."""
+MAX_RESAMPLED = 5_000_000
+"""Maximum number of scores resampled in all: of more than 100 scores there are fewer bootstrap samples than 50,000."""
 BLOCK = 500_000
 """Number of scores resampled at a time, which bounds the memory."""
 
@@ -101,7 +103,9 @@ def interval(
         nothing = np.full(np.shape(measure(*tables)), np.nan)
         return nothing, nothing
     generator = np.random.default_rng(seed)
-    block = max(1, BLOCK // math.prod(t.size for t in tables))
+    size = math.prod(t.size for t in tables)
+    resamples = max(min(resamples, RESAMPLES), min(resamples, MAX_RESAMPLED // size))
+    block = max(1, BLOCK // size)
     counts = [min(block, resamples - done) for done in range(0, resamples, block)]
     values = [measure(*(_bootstrap(t, count, generator) for t in tables)) for count in counts]
     tail = 100 * (1 - confidence) / 2

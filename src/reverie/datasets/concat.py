@@ -15,7 +15,6 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import IS_INTERVENTION, ObsSpec, spec_to_dict
-from reverie.datasets.dataset_env import user_wrappers
 from reverie.datasets.reader import (
     CLASSES,
     CONTROLLER,
@@ -214,6 +213,8 @@ def _check(reader: Reader, label: str, actual: Any, expected: Any) -> None:
 
 
 def _task(info: DatasetInfo) -> dict[str, Any]:
+    from reverie.datasets.dataset_env import user_wrappers  # imports all of envs/
+
     wrappers = [(w.get("name"), w.get("kwargs")) for w in user_wrappers(info) if w.get("name") != "NoopReset"]
     defaults = {
         "kwargs": info.env_kwargs,

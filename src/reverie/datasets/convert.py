@@ -21,11 +21,10 @@ from reverie.core.imports import import_object
 from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import cast, columns_in, columns_to_nested, map_leaves
-from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, spec_to_dict
-from reverie.core.types import FLAGS
+from reverie.core.specs import FLAGS, IS_INTERVENTION, LATE_COLUMNS, spec_to_dict
 from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.dataset import RecordedEpisodes, read_progress
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
 from reverie.datasets.options import Subset
@@ -41,6 +40,7 @@ from reverie.datasets.reader import (
     Reader,
     Space,
     check_rewards,
+    read_progress,
 )
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of

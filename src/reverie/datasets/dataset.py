@@ -5,11 +5,9 @@ Readers handle file formats but not spaces; the codecs in ``core`` handle spaces
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
@@ -299,25 +297,3 @@ def open_recorded(
     from reverie.datasets.format_detection import open_reader  # imports all readers
 
     return RecordedEpisodes(open_reader(config.path, config), env, action_space, observation_space)
-
-
-@contextlib.contextmanager
-def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
-    """Show the rows read in a progress bar, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda parts: parts
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = TextColumn("{task.description}", markup=False)  # a file name can contain brackets
-    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
-        task = progress.add_task(description, total=total or None)
-
-        def track_progress(parts: Iterator[Rows]) -> Iterator[Rows]:
-            for part in parts:
-                yield part
-                progress.advance(task, len(part["is_first"]))
-
-        yield track_progress

@@ -20,8 +20,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows, iter_episodes
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
-from reverie.core.types import FLAGS
+from reverie.core.specs import FLAGS, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.datasets.options import ColumnNames as ColumnNames
 from reverie.datasets.options import ReadOptions as ReadOptions
 from reverie.datasets.source import Source, reading
-from reverie.envs.limits import EXACT, INEXACT, is_wide
+from reverie.envs.limits import EXACT, INEXACT, is_rounded, is_wide
 
 Space = spaces.Space[Any]
 TRUNCATED_COLUMN = "truncated"
@@ -239,7 +240,7 @@ class Reader(ABC):
         if not isinstance(space, spaces.Box) or not is_wide(space):
             return
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
-        if EXACT < largest < np.inf and largest == round(largest):
+        if EXACT < largest < np.inf and is_rounded(values).any():
             key = f"observation '{name.removeprefix('obs/')}'"
             self.largest[key] = max(largest, self.largest.get(key, 0.0))
 
@@ -302,3 +303,25 @@ def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], s
         row = int(wrong.argmax())
         raise DataError(f"{label} has the value {values[row]} in {format_row(row)}: expected true or false, or 1 or 0.")
     return values.astype(bool)
+
+
+@contextlib.contextmanager
+def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
+    """Show the rows read in a progress bar, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda parts: parts
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.description}", markup=False)  # a file name can contain brackets
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(description, total=total or None)
+
+        def track_progress(parts: Iterator[Rows]) -> Iterator[Rows]:
+            for part in parts:
+                yield part
+                progress.advance(task, len(part["is_first"]))
+
+        yield track_progress

@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.columns import ColumnSpec
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.files import read_file
@@ -26,6 +25,7 @@ from reverie.core.specs import (
     LATE_COLUMNS,
     ActionPart,
     ActionSpec,
+    ColumnSpec,
     ObsPart,
     ObsSpec,
     diff_specs,

@@ -36,7 +36,7 @@ from reverie.core.errors import DataError
 from reverie.core.files import read_file
 from reverie.core.images import plain_mode
 from reverie.core.rows import Rows, pad_episode
-from reverie.core.types import FLAGS
+from reverie.core.specs import FLAGS
 from reverie.datasets.inferred_spaces import (
     MeasuredAction,
     classes_space,

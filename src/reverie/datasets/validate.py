@@ -17,12 +17,10 @@ from gymnasium import spaces
 
 from reverie.core.errors import EnvError, count_noun
 from reverie.core.rows import Rows, find_rule_violations, iter_checked_rows, iter_episodes, stepless_error
-from reverie.core.spaces import classes_of, columns_in, columns_to_nested
-from reverie.datasets.dataset import read_progress
+from reverie.core.spaces import classes_of, columns_in, columns_to_nested, first_item
 from reverie.datasets.dataset_env import make_dataset_env
-from reverie.datasets.reader import SEED, DatasetInfo, Reader, Space, step_text
+from reverie.datasets.reader import SEED, DatasetInfo, Reader, Space, read_progress, step_text
 from reverie.envs.make import close_quietly
-from reverie.envs.make_native_vector import first_item
 
 MIN_BLANK_RUN = 10
 """Minimum length of a run of all-zero rows that count as never written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from reverie.log.aggregate import (
 )
 from reverie.run.folder import (
     RunFolder,
+    SavedConfig,
     is_final_result_of_step,
     read_final_result,
     read_saved_config,
@@ -73,7 +75,9 @@ def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None 
     if picture is not None and picture.suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"figure = {picture}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
     groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
-    contenders = [read_compared_setting(name, paths, at) for name, paths in groups]
+    contenders = [
+        read_compared_setting(name, {path: read_saved_config(path) for path in paths}, at) for name, paths in groups
+    ]
     if picture is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
@@ -99,19 +103,18 @@ def _find_run_groups(location: str) -> dict[str, list[Path]]:
 
 
 def read_compared_setting(
-    name: str, paths: Sequence[Path], at: int | None, warn: Callable[[str], object] = logger.warning
+    name: str, saved: Mapping[Path, SavedConfig], at: int | None, warn: Callable[[str], object] = logger.warning
 ) -> ComparedSetting:
-    """Read the runs of one setting; RunError if none has a score up to step ``at``.
+    """Read the runs of one setting, whose settings are ``saved``; RunError if none has a score up to step ``at``.
 
     ``warn`` is called with a sentence for runs that are left out, and for scores before the end of training.
     """
-    saved = {path: read_saved_config(path) for path in paths}
     settings = {path: {"algorithm": config.algorithm, **config.experiment} for path, config in saved.items()}
-    first = settings[paths[0]]
-    how, env = measurement_settings(first), saved[paths[0]].env
+    first, env = next(iter(settings.values())), next(iter(saved.values())).env
+    how = measurement_settings(first)
     _warn_if_settings_differ(name, [*settings.values()], warn)
     results, final = {}, {}
-    for path, folder in zip(paths, map(RunFolder, paths), strict=True):
+    for path, folder in zip(saved, map(RunFolder, saved), strict=True):
         results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
         if is_final_result_of_step(folder.evaluation, results[path].steps) or is_final_result_of_step(
             folder.estimate, results[path].steps
@@ -131,7 +134,8 @@ def read_compared_setting(
         warn(f"{name}: {counts}: of runs with equal settings and seed the first counts")
     curve = seeds_curve_data([results[path].points for path in seeds], how)
     if final:
-        return _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+        setting = _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+        return setting if len(seeds) > 1 else replace(setting, episode_scores=_read_episode_scores(RunFolder(seeds[0])))
     known = len(curve.steps) if at is None else int(np.searchsorted(curve.steps, at, "right"))
     if not known:
         raise RunError(f"{name} contains no scores of all seeds up to {at:,} {how.unit}.")
@@ -156,6 +160,13 @@ def _final_scores(
     return ComparedSetting(
         name, settings["algorithm"], env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores)
     )
+
+
+def _read_episode_scores(folder: RunFolder) -> tuple[float, ...]:
+    """Return the scores of the episodes at the end of training, if all are known numbers."""
+    scores = (read_final_result(folder.evaluation) or {}).get("scores")
+    is_known = isinstance(scores, list) and all(isinstance(score, int | float) for score in scores)
+    return tuple(scores or ()) if is_known else ()
 
 
 def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import pickle
 import time
@@ -61,6 +62,14 @@ MAX_COMPARED_ACTIONS, SLOW_RESET_MS = 8, 100.0
 """Maximum numbers of an action that are compared at their bounds, and milliseconds of a reset above which none is."""
 
 
+class Start(NamedTuple):
+    """A run to start with: an algorithm, its env steps, and the reason for both; "" if the user chose the algorithm."""
+
+    algorithm: str
+    steps: int
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvReport:
     """The result of :func:`reverie.check_env`."""
@@ -76,8 +85,13 @@ class EnvReport:
     """Results by name, as far as the check got: the spaces as text, and numbers (or lists) of random play."""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Algorithms for these actions: ``online``, and ``offline`` for learning from a dataset."""
-    algorithm: str = ""
-    """The algorithm to start with; "" if there are faults."""
+    starts: tuple[Start, ...] = ()
+    """Runs to start with, a fast and a thorough one; empty if there are faults."""
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the thorough run; "" if there are faults."""
+        return self.starts[-1].algorithm if self.starts else ""
 
     @property
     def ok(self) -> bool:
@@ -167,6 +181,24 @@ class RandomPlayer:
             if wrong:
                 return f"{wrong[0]} differs {f'at step {step}' if step else f'after reset(seed={expected.cause})'}"
         return ""
+
+
+class _Sizes:
+    """How large the numbers of an observation are: the least and largest value, and the root mean square of each."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.low, self.high, self._squares, self._rows = math.inf, -math.inf, np.zeros(shape), 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Add a row."""
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self._squares += np.square(values, dtype=np.float64)
+        self._rows += 1
+
+    def ends(self) -> tuple[float, float]:
+        """Return the root mean square of the smallest and of the largest number."""
+        means = np.sqrt(self._squares / self._rows)
+        return float(means.min()), float(means.max())
 
 
 def run_env_check(
@@ -286,7 +318,7 @@ class _Check:
         wrapper.times = {name: [] for name in wrapper.times}
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
         static_images = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
-        squares = {key: np.zeros(part.shape) for key, part in self.env.obs_spec.items() if part.kind == "vector"}
+        sizes = {k: _Sizes(x.shape) for k, x in self.env.obs_spec.items() if x.kind == "vector" and 0 not in x.shape}
         rows, legal, ended, half = list[Outcome](), list[float](), False, 0.0
         until = time.perf_counter() + MAX_PLAY_SECONDS
         first = self.player.do(None)
@@ -300,8 +332,8 @@ class _Check:
             self.summaries += [self.player.ask("episode_summary")[0]] if row.outcome.is_over else []
             ended = ended or row.outcome.is_over
             static_images -= {key for key in static_images if not np.array_equal(row.obs[key], first.obs[key])}
-            for key, total in squares.items():
-                total += np.square(row.obs[key], dtype=np.float64)
+            for key, size in sizes.items():
+                size.add(row.obs[key])
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
@@ -321,7 +353,8 @@ class _Check:
             "largest_reward": float(reward.max()) + 0.0,  # -0 becomes 0
             "rewards_not_0": int((reward != 0).sum()),
             "reward_size": float(np.abs(reward[reward != 0]).mean()) if reward.any() else 0.0,
-            "observation_sizes": {key: float(np.sqrt(x.max(initial=0) / len(rows))) for key, x in squares.items()},
+            "observation_ranges": {key: (size.low, size.high) for key, size in sizes.items()},
+            "observation_sizes": {key: size.ends() for key, size in sizes.items()},
             "steps_per_second": len(rows) / spent,
             "ms_per_reset": 1e3 * float(np.mean(resets)),
             "MB_grown": max(0.0, _resident() - half) if half else 0.0,

@@ -18,7 +18,7 @@ from reverie.core.spaces import NUMBERS, column, get_at_path, iter_leaves
 from reverie.core.specs import ACHIEVED_GOAL
 from reverie.envs.findings import Findings
 from reverie.envs.goals import GOALS, call_on_rows, is_goal_env
-from reverie.envs.limits import EXACT, is_wide
+from reverie.envs.limits import EXACT, is_rounded, is_wide
 from reverie.envs.make import Env
 
 MANY_GOALS = 32
@@ -133,7 +133,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             at = tuple(map(int, wrong[0]))
             declared = {"low": leaf.low[at], "high": leaf.high[at]}
             self._findings.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
-        large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
+        large = np.argwhere(is_rounded(array) & is_wide(leaf))
         if len(large):
             at = tuple(map(int, large[0]))
             self._findings.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)

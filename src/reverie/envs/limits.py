@@ -45,6 +45,15 @@ def is_wide(space: Space) -> bool:
     return (dtype.itemsize >= 4 and dtype.kind in "iu") or dtype.itemsize >= 8
 
 
+def is_rounded(values: np.ndarray) -> np.ndarray:
+    """Return which whole numbers among ``values`` float32 rounds to others, bool in their shape."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_changed = values.astype(np.float32).astype(values.dtype) != values
+    if values.dtype.kind == "f":
+        is_changed &= np.isfinite(values) & (values == np.rint(values))
+    return np.asarray(is_changed)
+
+
 def declared_bounds(codec: ObsCodec | None) -> dict[str, DeclaredBounds]:
     """Return the bounds of the vectors by key; bounds of images are checked during conversion."""
     leaves = [] if codec is None else codec.leaves

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
+from reverie.core.spaces import first_item
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import NO_LIMIT
 from reverie.envs.suites import ENVPOOL, is_atari, register_id
@@ -230,13 +231,6 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         self._vector.close()
-
-
-def first_item(value: Any) -> Any:
-    """Return the first value of a batch, as a vector environment returns observations."""
-    if isinstance(value, Mapping):
-        return {key: first_item(part) for key, part in value.items()}
-    return tuple(map(first_item, value)) if isinstance(value, tuple) else value[0]
 
 
 def add_batch_axis(value: Any) -> Any:

@@ -98,7 +98,7 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
         all_specs: list[EnvSpecs] = [slot.receive() for slot in slots]
     except EnvFailure as failed:
         close(slots)
-        raise failed.error from failed
+        raise failed.error from (failed if failed.trace or failed.__cause__ else None)
     for number, specs in enumerate(all_specs):
         if mismatches := diff_specs(
             spec_to_dict(*all_specs[0][:2]), spec_to_dict(*specs[:2]), ("environment 0", f"environment {number}")

@@ -193,8 +193,8 @@ class WorkerSlot(Slot):
                         late = f"no response from its worker process within env.timeout = {self._timeout:g} seconds"
                         raise EnvFailure(EnvError(f"environment {self._number} timed out: {late}"))
                 turn, status, result = self._line.receive()
-        except (EOFError, OSError) as error:
-            raise EnvFailure(self._death_error()) from error
+        except (EOFError, OSError):  # which say less
+            raise EnvFailure(self._death_error()) from None
         if status == "failed":
             raise EnvFailure(*result)
         self._made = True

@@ -24,9 +24,9 @@ from reverie.core.rows import Rows
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import EXTRAS, GOAL, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
-from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
+from reverie.datasets.dataset import RecordedEpisodes, open_recorded
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
-from reverie.datasets.reader import Space, check_rewards
+from reverie.datasets.reader import Space, check_rewards, read_progress
 from reverie.envs.goals import add_goal_space
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv

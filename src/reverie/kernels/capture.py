@@ -90,7 +90,7 @@ class CudaGraphs:
 class TapeRecorder:
     """Records tapes on the CPU (``kernels/tape.py``)."""
 
-    title = "a tape"
+    title = "a recording of its operations"
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
         """Run ``call``. Return its result and what in it cannot be recorded, or an empty string."""
@@ -103,7 +103,7 @@ class TapeRecorder:
         with Tape() as tape:
             outputs = call()
         if tape.obstacle:
-            raise RunError(f"the update cannot be recorded on a tape: {tape.obstacle}. {WITHOUT}")
+            raise RunError(f"the operations of the update cannot be recorded: {tape.obstacle}. {WITHOUT}")
         return outputs, tape.replay
 
 
@@ -178,7 +178,8 @@ class CapturedStep:
 
 
 def _slower(recorder: Recorder, obstacle: str) -> str:
-    return f"the update runs without {recorder.title}, which is slower: {obstacle}."
+    mode = f"step by step, without {recorder.title}"  # which would repeat the values of this update
+    return f"each update runs {mode}, which is slower: {obstacle}."
 
 
 def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:

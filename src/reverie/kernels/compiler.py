@@ -1,6 +1,7 @@
 """Compile the C files of ``kernels/csrc`` for this machine, once, and load them.
 
-The library is kept in the user's cache folder. Wheels contain libraries for levels of processors (``setup.py``).
+An installation from source contains the library, and wheels contain libraries for levels of processors (``setup.py``).
+Otherwise it is compiled at first use and kept in the user's cache folder. This file imports torch only to load it.
 Without a compiler and such a wheel everything runs in PyTorch, and one warning says so.
 """
 
@@ -21,8 +22,6 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from reverie.core.files import user_folder
 from reverie.core.kernel_dispatch import kernels_disabled
@@ -112,6 +111,8 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL) -> None:
     """Raise RuntimeError if the library computes wrong results."""
+    import torch
+
     x = torch.linspace(-3, 3, 40, dtype=torch.float32, device="cpu")
     ones, y = torch.ones_like(x), torch.empty_like(x)
     library.norm_silu(x.data_ptr(), ones.data_ptr(), y.data_ptr(), 1, 40, 0, 0, 1e-4, 1)
@@ -132,8 +133,31 @@ def _find_prebuilt() -> Path | None:
 
 def _cached_or_compiled() -> Path:
     """Return the path of the library; compile it if it is not in the cache."""
-    key, folder = _key(), user_folder("XDG_CACHE_HOME", "~/.cache")
-    return (folder and _cached_library(folder, key)) or _compile(_writable(folder), key)
+    return _find_cached() or _compile(_writable(_cache_folder()), _key())
+
+
+def _cache_folder() -> Path | None:
+    return user_folder("XDG_CACHE_HOME", "~/.cache")
+
+
+def _find_cached() -> Path | None:
+    """Return the library compiled at installation, or earlier; None if there is none for this code and processor."""
+    key, folders = _key(), filter(None, (_BUILT, _cache_folder()))
+    return next(filter(None, (_cached_library(folder, key) for folder in folders)), None)
+
+
+def is_uncompiled() -> bool:
+    """Return whether the first use would compile, which takes a while."""
+    return not (kernels_disabled() or _find_library.cache_info().currsize or _find_prebuilt() or _find_cached())
+
+
+def compile_for_installation() -> None:
+    """Compile into this package, when it is installed; print why that failed: the first use then tries again."""
+    try:
+        _BUILT.mkdir(exist_ok=True)
+        print(f"compiled kernels: {_compile(_BUILT, _key()).name}")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        print(f"no compiled kernels, so learning takes up to twice as long: {error}")
 
 
 def _key() -> str:

@@ -66,12 +66,12 @@ def _can_prepare(rssm: Any) -> bool:
     if find_hook(rssm) or any("forward" in vars(module) for module in rssm.modules()):
         return False
     nets = rssm.posterior, rssm.prior_net
+    if any(type(net) is not LogitNet for net in nets):
+        return False
     chains = [rssm.after] if isinstance(rssm, DenseRSSM) else [rssm.in_deter, rssm.in_stoch, rssm.in_action]
     linears = [rssm.posterior.first, *([rssm.input] if isinstance(rssm, DenseRSSM) else [])]
-    return (
-        all(type(net) is LogitNet for net in nets)
-        and all(type(chain) is nn.Sequential for chain in (*chains, *(net.rest for net in nets)))
-        and all(type(linear) in (Linear, Dense) for linear in linears)
+    return all(type(chain) is nn.Sequential for chain in (*chains, *(net.rest for net in nets))) and all(
+        type(linear) in (Linear, Dense) for linear in linears
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import linecache
 import math
 import os
 import struct
@@ -312,12 +313,12 @@ def _shares(out: Any, arguments: Any) -> bool:
 def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
-        return f"{func} draws from a separate generator, not from PyTorch's default generator{_location()}"
+        return f"it draws from a separate generator, not from PyTorch's default generator{_location()}"
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
-        return f"{func} reads the value of a tensor{_location()}"
+        return f"it reads the value of a tensor{_location()}"
     if torch.Tag.dynamic_output_shape in func.tags:
         masks = func is not _aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
-        return f"the shape of the result of {func} depends on the values of its inputs{_location()}" if masks else ""
+        return f"the shape of a result depends on the values of the inputs{_location()}" if masks else ""
     return ""
 
 
@@ -325,13 +326,15 @@ TORCH_FOLDER = f"{os.path.dirname(torch.__file__)}{os.sep}"
 
 
 def _location() -> str:
-    """Return the file and line outside of PyTorch that made the call."""
+    """Return the line outside of PyTorch that made the call, and its file."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(TORCH_FOLDER)
     ):
         frame = frame.f_back
-    return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+    place = frame.f_code.co_filename, frame.f_lineno
+    code = linecache.getline(*place).strip()
+    return (f" in `{code}`" if code else "") + f" at {place[0]}:{place[1]}"
 
 
 def _copy_all(results: Sequence[Any], out: Any) -> None:

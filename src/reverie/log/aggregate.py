@@ -53,12 +53,14 @@ class Curve:
     """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
     points: list[Series]
     """Measured points of each seed, before they are put on common steps."""
-    measures: dict[str, list[IntervalEstimate]]
-    """For each of :data:`AGGREGATES`, K estimates over the seeds."""
+
+    def estimates(self, name: str) -> list[IntervalEstimate]:
+        """Return one of :data:`AGGREGATES` over the seeds, with its interval, at the K steps."""
+        return [estimate_interval(AGGREGATES[name], scores) for scores in self.scores.T]
 
     def interval(self) -> Interval:
         """Return steps, interquartile mean (IQM), and lower and upper end of its interval: ``[K]`` each."""
-        middle = np.array(self.measures["iqm"], float).reshape(-1, 3)
+        middle = np.array(self.estimates("iqm"), float).reshape(-1, 3)
         return self.steps, middle[:, 0], middle[:, 1], middle[:, 2]
 
 
@@ -146,12 +148,8 @@ def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Cur
     # A seed ended by stop_score keeps its last score; where steps are not fixed, the last ones are close to each other.
     steps = _common_steps(points, same=same, extend_last=settings.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in points])
-    measures = {
-        name: [estimate_interval(measure, scores[:, k]) for k in range(len(steps))]
-        for name, measure in AGGREGATES.items()
-    }
     source: Literal["evaluation", "training"] = "evaluation" if settings.evaluates else "training"
-    return Curve(source=source, steps=steps, scores=scores, points=points, measures=measures)
+    return Curve(source=source, steps=steps, scores=scores, points=points)
 
 
 def _training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
@@ -206,8 +204,8 @@ def write_aggregate(path: Path, aggregate: Aggregate | None, head: Mapping[str, 
             "steps": curve.steps.astype(int).tolist(),
             "seeds": dict(zip(seeds, curve.scores.tolist(), strict=True)),
         }
-        for name, estimates in curve.measures.items():
-            rows = [nan_to_none(entry._asdict()) for entry in estimates]
+        for name in AGGREGATES:
+            rows = [nan_to_none(entry._asdict()) for entry in curve.estimates(name)]
             values["curve"][name] = {field: [row[field] for row in rows] for field in IntervalEstimate._fields}
     write_json(path, values)
 
@@ -258,6 +256,8 @@ class ComparedSetting:
     """Steps after which the scores were measured, of the longest run."""
     is_final: bool
     """Whether the scores are evaluations at the end of training."""
+    episode_scores: tuple[float, ...] = ()
+    """Scores of the episodes at the end of training, if there is a single seed and they are known."""
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean (IQM) of the scores with its interval over the seeds."""
@@ -323,5 +323,7 @@ def _format_score_cells(setting: ComparedSetting) -> str:
     """Return the cells of one table row: numbers of scores and steps, mean, median, and IQM with its interval."""
     scores, middle = setting.scores, setting.iqm()
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
+    if setting.episode_scores and (episodes := estimate_interval(iqm, setting.episode_scores)).has_interval:
+        ends = f"one seed; IQM of its {len(setting.episode_scores)} episodes {episodes.low:.2f} to {episodes.high:.2f}"
     numbers = f"{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}"
     return f"{len(scores):>7}{setting.steps:>11,}{numbers}   {ends}"

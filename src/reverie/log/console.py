@@ -108,7 +108,7 @@ class SpeedMeter:
         recent = [mark for mark in self._marks if seconds - mark[0] <= 60.0]
         since, before = (recent or self._marks[-1:])[0]  # without a terminal it is called about once a minute
         if seconds - self._marks[-1][0] >= 1.0:
-            self._marks = [*recent, (seconds, steps)]
+            self._marks = [*(recent or self._marks[-1:]), (seconds, steps)]
         if seconds > since and (steps > before or seconds - since > 60.0):
             self._rate = (steps - before) / (seconds - since)
         return self._rate
@@ -123,14 +123,23 @@ class SpeedMeter:
         return 0.0 if self._learning_since is None else self._time_fn() - self._learning_since
 
     def seconds_left(self) -> float | None:
-        """Return the seconds left, or None while they are unknown."""
+        """Return the seconds left, or None while they are unknown: before the rate is steady."""
         rate = self.rate()
-        if rate <= 0:
+        if rate <= 0 or (self._clock.position < self._clock.length and not self._is_steady()):
             return None
         seconds_left = (self._clock.length - self._clock.position) / rate
         if not isinstance(self._clock, RunProgress) and self._clock.max_seconds is not None:
             seconds_left = min(seconds_left, max(0.0, self._clock.max_seconds - self._clock.seconds))
         return seconds_left
+
+    def _is_steady(self) -> bool:
+        """Whether the two halves of the measured time have rates within a factor of 2; compiling kernels is slow."""
+        if len(self._marks) < 3:
+            return False
+        first, *inner, last = self._marks
+        middle = min(inner, key=lambda mark: abs(2 * mark[0] - first[0] - last[0]))
+        rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in ((first, middle), (middle, last))]
+        return max(rates) <= 2 * min(rates)
 
     def time_left_text(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""

@@ -162,8 +162,7 @@ class Adam(NotesChanges):
         do not change.
         """
         scale = None if self.loss_scale is None else self.loss_scale.value
-        trained = [p for p in self.params if p.requires_grad]
-        return list(torch.autograd.grad(loss, trained, scale)) if trained else []
+        return compute_gradients(loss, self.params, scale)
 
     @torch.no_grad()
     def apply(self, grads: Tensors, *, are_final: bool = False) -> None:

@@ -34,8 +34,12 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
 
 def compute_gradients(loss: Tensor, params: Iterable[Tensor], scale: Tensor | None) -> Tensors:
     """Return the gradient of ``loss``, times ``scale``, for each of ``params`` that is not frozen."""
-    trained = [p for p in params if p.requires_grad]
-    return list(torch.autograd.grad(loss, trained, scale)) if trained else []
+    if not (trained := [p for p in params if p.requires_grad]):
+        return []
+    grads = torch.autograd.grad(loss, trained, scale, allow_unused=True)
+    if without := [p for p, grad in zip(trained, grads, strict=True) if grad is None]:
+        raise NoGradientError(without, len(trained))
+    return list(grads)
 
 
 def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
@@ -121,6 +125,10 @@ class LaPropAGCConfig(Config):
         return LaPropAGC(parameters, self)
 
 
+MAX_NAMES = 4
+"""Maximum number of parameters that an error names."""
+
+
 def normalized(
     g: Tensor, owner: Tensor | None, clip: Tensor, square: Tensor, correction: Tensor, cfg: LaPropAGCConfig
 ) -> Tensor:
@@ -150,6 +158,26 @@ def laprop(
     """
     momentum.lerp_(normalized(g, owner, clip, square, corrections[1], cfg), 1 - cfg.beta1)
     return momentum * (rate / corrections[0])
+
+
+class NoGradientError(RunError):
+    """Some ``parameters`` of an optimizer have no gradient."""
+
+    def __init__(self, parameters: Tensors, count: int, names: Sequence[str] = ()) -> None:
+        """``count``: number of all parameters of the optimizer. ``names`` of ``parameters``, if they are known."""
+        rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        listed = ", ".join(names[:MAX_NAMES]) + rest
+        super().__init__(
+            f"{len(parameters)} of {count_noun(count, 'parameter')} have no gradient: "
+            f"{listed or f'the first has shape {list(parameters[0].shape)}'}. Build the optimizer from the parameters "
+            "that its loss depends on, or freeze the others by requires_grad_(False)."
+        )
+        self.parameters, self.count = parameters, count
+
+    def with_names(self, module: nn.Module) -> NoGradientError:
+        """Return the error with the names that the parameters have in ``module``."""
+        names = [name for name, p in module.named_parameters() if any(p is other for other in self.parameters)]
+        return NoGradientError(self.parameters, self.count, names)
 
 
 class LaPropAGC(NotesChanges):
@@ -219,11 +247,8 @@ class LaPropAGC(NotesChanges):
         scale = None if self.loss_scale is None else self.loss_scale.value
         if inputs:
             loss.backward(scale, inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        if without := [list(p.shape) for p in inputs if p.grad is None]:
-            raise RunError(
-                f"{len(without)} of {count_noun(len(self.params), 'parameter')} have no gradient, the first of shape "
-                f"{without[0]}: build the optimizer from the parameters that its loss depends on."
-            )
+        if without := [p for p in inputs if p.grad is None]:
+            raise NoGradientError(without, len(self.params))
         grads = self.with_frozen(p.grad for p in inputs if p.grad is not None)
         all_reduce_mean(grads)
         return grads

@@ -127,7 +127,7 @@ class StateSpaceModel(nn.Module, ABC):
 
     def initial(self, batch_size: int, dtype: torch.dtype) -> Latent:
         """Return the state before the first observation: zeros ``[batch_size, ...]`` of ``dtype``."""
-        device = self.prior_net.first.weight.device
+        device = next(self.prior_net.parameters()).device
         deter = torch.zeros(batch_size, self.cfg.deter, dtype=dtype, device=device)
         stoch = torch.zeros(batch_size, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=device)
         return Latent(deter, stoch)

@@ -51,6 +51,7 @@ class Group(NamedTuple):
     label: str
     """The algorithm, or what else distinguishes the group from others of the same algorithm and environment."""
     runs: dict[str, Path]
+    saved: dict[Path, SavedConfig]
     score: ComparedSetting | None = None
     """Scores of the seeds as ``reverie compare`` reads them; None if there are none yet."""
     estimate: IntervalEstimate = IntervalEstimate(math.nan, math.nan, math.nan)
@@ -102,11 +103,16 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
 def _group_runs(runs: Mapping[str, Path]) -> tuple[list[Group], dict[str, list[str]]]:
     """Return the groups of runs, and the settings in which they differ, with the value of each group."""
     members: dict[GroupKey, dict[str, Path]] = {}
+    saved = {path: read_saved_config(path) for path in runs.values()}
     for name, path in runs.items():
-        members.setdefault(group_key(read_saved_config(path)), {})[name] = path
+        members.setdefault(group_key(saved[path]), {})[name] = path
     differences = _find_differences([*members])
     labels = _label_groups(members, differences)
-    return [Group(key, label, members[key]) for label, key in zip(labels, members, strict=True)], differences
+    groups = [
+        Group(key, label, inside, {path: saved[path] for path in inside.values()})
+        for label, (key, inside) in zip(labels, members.items(), strict=True)
+    ]
+    return groups, differences
 
 
 def _hues(groups: Sequence[Group]) -> list[int]:
@@ -141,7 +147,7 @@ def _label_groups(members: Mapping[GroupKey, Mapping[str, Path]], differences: M
 def _with_scores(group: Group, remarks: list[str], at: int | None = None) -> Group:
     """Return a group with its scores, up to step ``at``; without them and with a remark if there are none."""
     try:
-        score = read_compared_setting(group.label, [*group.runs.values()], at, remarks.append)
+        score = read_compared_setting(group.label, group.saved, at, remarks.append)
     except ReverieError as error:
         remarks.append(str(error))
         return group._replace(score=None)
@@ -208,7 +214,7 @@ def _join_labels(groups: Sequence[Group]) -> str:
 
 def _describe_group(group: Group, axis: str) -> dict[str, Any]:
     """Return the names and scores of the runs, their curves by metric, and their evaluations at the end."""
-    settings = [read_saved_config(path).experiment for path in group.runs.values()]
+    settings = [saved.experiment for saved in group.saved.values()]
     how, seeds, score = measurement_settings(settings[0]), [values["seed"] for values in settings], group.score
     names = (*METRICS, FINAL, *AXES.values())
     logs = [read_metrics(RunFolder(path).metrics, names) for path in group.runs.values()]

@@ -15,7 +15,7 @@ from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.viewer.comparison import METRICS, GroupKey, group_key, thin_series
 
-DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 1000
+DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 10_000
 """Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended; most runs whose
 lines are kept."""
 

@@ -36,6 +36,7 @@ from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.lewm import LeWM
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
+from reverie.core.kernel_dispatch import needs_compilation
 from reverie.log.video import shrink
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder
@@ -240,6 +241,7 @@ def hello(page: Page) -> Response:
     viewer = page.viewer
     viewer.runs |= find_runs(viewer.folder)
     head: dict[str, Any] = {"single": viewer.single, "folder": viewer.folder.name, "data": viewer.data is not None}
+    head["compiling"] = not torch.cuda.is_available() and needs_compilation()
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 

@@ -60,6 +60,8 @@ class Page {
     this.checkpoint = more.checkpoint; // undefined: the newest one
     const opening = ++this.opening;
     let head;
+    if (this.hello.compiling) $("#title").textContent = "Compiling kernels for this processor, once: about 15 seconds …";
+    this.hello.compiling = false;
     try {
       head = await this.link.ask("begin", { run, ...more });
       if ($("#actions").value === "sampled") {
