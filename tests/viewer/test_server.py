@@ -119,6 +119,13 @@ def test_sockets_are_for_own_pages_alone(site, path, origin):
         client.connect(f"ws://127.0.0.1:{site[1]}/{path}/ws", origin=own if origin == "own" else origin)
 
 
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_the_page_knows_that_kernels_will_be_compiled(talk, monkeypatch, is_missing):
+    monkeypatch.setattr(server.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(server, "needs_compilation", lambda: is_missing)
+    assert talk("hello")["compiling"] == is_missing
+
+
 def test_an_episode_over_the_wire(talk, folder):
     hello = talk("hello")
     assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer", "mapped", "sac"]
