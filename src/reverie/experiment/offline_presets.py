@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from reverie.experiment.model_free_presets import MODEL_FREE, MUJOCO, NATURE_ATARI, PENDULUM
+from reverie.experiment.model_free_presets import ANY_SCALE, MODEL_FREE, MUJOCO, NATURE_ATARI, PENDULUM
 from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
@@ -84,6 +84,13 @@ ATARI_DATA: Settings = {
 In contrast, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in [0, 1] (scale_obs = 0).
 """
 
+RLPD: Settings = MODEL_FREE | {
+    "experience": "mixed(0.5)", "steps": 250_000, "replay_ratio": 20.0, "learning_starts": 5000, "random_steps": 5000,
+    "algo.num_critics": 10, "algo.num_target_critics": 2, "algo.policy_delay": 20, "algo.target_entropy_scale": 0.5,
+    "algo.networks.critic_norm": "before_relu",
+}
+"""SAC on rows of a dataset and of the environment: Ball et al. 2023, arXiv:2302.02948."""
+
 _ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
 """Changes for a machine without a GPU; values by reverie."""
 
@@ -129,9 +136,11 @@ OGBench's authors chose there (impls/hyperparameters.sh); of several, the later 
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA, "Behavior cloning on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | {"algo.lr": 1e-3}),
-    "td3_bc": Preset("td3_bc", ANY_DATA, "TD3+BC on data of any task; settings by reverie.",
+    "td3_bc": Preset("td3_bc", ANY_DATA | {"algo.policy_delay": 1},
+        "TD3+BC on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | _FAST, from_updates=_fast_targets),
-    "rebrac": Preset("rebrac", ANY_DATA, "ReBRAC on data of any task; settings by reverie.",
+    "rebrac": Preset("rebrac", ANY_DATA | {"algo.policy_delay": 1, "algo.actor_bc_coef": 0.4},
+        "ReBRAC on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | {"algo.batch_size": 256}, from_updates=_fast_targets),
     "fql": Preset("fql", ANY_DATA | {"algo.normalize_q": True, "algo.alpha": 1.0},
         "FQL on data of any task; settings by reverie.", cpu_changes=_ON_CPU | {"algo.lr": 1e-3},
@@ -170,10 +179,10 @@ TABLE: dict[str, Preset] = {
     "qc_fql_ogbench": Preset("fql", DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.alpha": 100.0},
         "QC-FQL on data of OGBench: chunks of five actions, 1M updates.",
         cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
-    "rlpd": Preset("sac",
-        MODEL_FREE | {"experience": "mixed(0.5)", "steps": 250_000, "replay_ratio": 20.0, "learning_starts": 5000,
-            "random_steps": 5000, "algo.num_critics": 10, "algo.num_target_critics": 2, "algo.policy_delay": 20,
-            "algo.target_entropy_scale": 0.5, "algo.networks.critic_norm": "before_relu"},
+    "rlpd": Preset("sac", RLPD | ANY_SCALE | {"algo.temperature": 0.02},
+        "RLPD: SAC with data of any task, in addition to the environment; scales by reverie.",
+        cpu_changes={"steps": 20_000}),
+    "rlpd_mujoco": Preset("sac", RLPD,
         "RLPD: SAC with data of MuJoCo and similar tasks, in addition to the environment: 250k steps.",
         cpu_changes={"steps": 20_000}),
     "bcq_mujoco": Preset("bcq", DATA,
@@ -182,7 +191,7 @@ TABLE: dict[str, Preset] = {
     "cql_mujoco": Preset("cql", DATA, "CQL on data of MuJoCo, D4RL and similar tasks: 1M updates.",
         env_prefixes=D4RL, cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
     "iql_mujoco": Preset("iql", DATA,
-        "IQL on data of MuJoCo, D4RL and similar tasks: 1M updates (appendix B); the actor's learning rate is constant.",
+        "IQL on data of MuJoCo, D4RL and similar tasks: 1M updates (appendix B); the actor's rate is constant.",
         env_prefixes=D4RL, cpu_changes={"updates": 200_000, "steps": 200_000}),
     "gcbc": Preset("gcbc", DATA,
         "Goal-conditioned behavior cloning on OGBench's data: 1M updates.",
