@@ -297,7 +297,7 @@ def test_the_unit_of_rewards_does_not_change_what_is_learned_offline(name: str) 
 def test_targets_of_offline_learners_follow_the_planned_updates(updates: int, tau: float) -> None:
     for algorithm in set(OFFLINE_LEARNERS) - {"decision_transformer"}:
         config = merge_layers(algorithm, {"updates": updates}, env="mine:Walk-v0")
-        assert (config.updates, config.algo.tau) == (updates, tau)
+        assert (config.updates, config.algo.tau) == (updates, min(0.02, tau) if algorithm == "cql" else tau)
         assert getattr(config.algo, "target_update_interval", 1) == 1
 
 

@@ -41,6 +41,11 @@ def _fast_targets(updates: int) -> Settings:
     return {"algo.tau": min(0.05, max(0.005, 100 / updates))}
 
 
+def _slower_targets(updates: int) -> Settings:
+    """The same for CQL, whose targets evaluate actions that are not in the data."""
+    return {"algo.tau": min(0.02, max(0.005, 100 / updates))}
+
+
 def _fast_copies(updates: int) -> Settings:
     """The same instead of copies of the networks."""
     return _fast_targets(updates) | {"algo.target_update_interval": 1}
@@ -142,14 +147,16 @@ TABLE: dict[str, Preset] = {
     "rebrac": Preset("rebrac", ANY_DATA | {"algo.policy_delay": 1, "algo.actor_bc_coef": 0.4},
         "ReBRAC on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | {"algo.batch_size": 256}, from_updates=_fast_targets),
-    "fql": Preset("fql", ANY_DATA | {"algo.normalize_q": True, "algo.alpha": 1.0},
+    "fql": Preset("fql", ANY_DATA | {"algo.normalize_q": True, "algo.alpha": 0.1},
         "FQL on data of any task; settings by reverie.", cpu_changes=_ON_CPU | {"algo.lr": 1e-3},
         from_updates=_fast_targets),
     "bcq": Preset("bcq", ANY_DATA, "BCQ on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | {"algo.vae.units": (128, 128)}, from_updates=_fast_targets),
-    "cql": Preset("cql", DATA | {"algo.reward_scale": "return_std(None, std=5)", "algo.temperature": 0.02},
+    "cql": Preset("cql",
+        DATA | {"algo.reward_scale": "return_std(None, std=5)", "algo.conservative_weight": "constant(2)",
+            "algo.temperature": 0.02},
         "CQL on data of any task; settings by reverie.",
-        cpu_changes=_ON_CPU | _FAST | {"algo.batch_size": 64}, from_updates=_fast_targets),
+        cpu_changes=_ON_CPU | _FAST | {"algo.batch_size": 64}, from_updates=_slower_targets),
     "iql": Preset("iql", ANY_DATA, "IQL on data of any task; settings by reverie.",
         cpu_changes=_ON_CPU | _FAST | {"algo.value_lr": 1e-3}, from_updates=_fast_targets),
     "crr": Preset("crr", ANY_DATA, "CRR on data of any task; settings by reverie.",
@@ -173,7 +180,7 @@ TABLE: dict[str, Preset] = {
         env_prefixes=f"{D4RL} {OGBENCH_IDS}",
         cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
     "qc_fql": Preset("fql",
-        ANY_DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.normalize_q": True, "algo.alpha": 1.0},
+        ANY_DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.normalize_q": True, "algo.alpha": 0.1},
         "QC-FQL on data of any task: chunks of five actions, 1M updates; alpha for any scale by reverie.",
         cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}, from_updates=_fast_targets),
     "qc_fql_ogbench": Preset("fql", DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.alpha": 100.0},
