@@ -394,6 +394,13 @@ def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
     assert [config.algo.networks.units[0] for config in [*commanded, *asked]] == [64] * 6 + [256]
 
 
+def test_flags_and_python_plan_the_same_updates(tmp_path, asked, commanded):
+    data = str(recorded(tmp_path / "walk", "mine:Walk-v0"))
+    main(["train", "iql", "--data", data, "--env", "none", "--updates", "500"])
+    api.train("iql", data=data, env="none", updates=500)
+    assert [config.algo.tau for config in (*commanded, *asked)] == [0.05, 0.05]
+
+
 def test_layers_the_later_wins(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("steps: 1e4\nseed: 1\nalgo:\n  horizon: 9\n")
     (tmp_path / "b.yaml").write_text("seed: 2\nalgo.lam: 0.9\nenv.id: Acrobot-v1\n")
