@@ -335,10 +335,13 @@ def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
     )  # nobody knows it yet
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0, .*value_floor = monte_carlo"):
         CQLConfig(value_floor="monte_carlo").merge({"reward_scale": "return_std"})
-    for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
+    for scale in (
+        "factor(0.1)",
+        "return_std(None, std=5)",
+    ):  # what was earned counts in the units that are learned from
         agent, data = learner(CQLConfig(value_floor="monte_carlo"), reward_scale=scale), rows()
         data.extras[RETURN_TO_GO_COLUMN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
-        factor = float(agent.preprocess.rewards.factor)
+        factor = float(agent.preprocess.rewards(torch.ones(())))
         torch.testing.assert_close(
             agent.prepare_batch(data).extras[RETURN_TO_GO_COLUMN], data.extras[RETURN_TO_GO_COLUMN] * factor
         )

@@ -3,18 +3,22 @@
 import json
 import os
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import h5py
 import pytest
+import torch
 import yaml
 
+from contracts import CHOICE, MOVES, SPECS, batch, shown
 from reverie import api
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, with_size
-from reverie.algos.table import algorithms
+from reverie.algos.settings import AlgorithmConfig
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
@@ -117,7 +121,7 @@ def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     ("dreamer_v3", "ALE/Pong-v5", "atari+cpu"),
     ("dreamer_v3", "mine:Walk-v0", "dreamer_v3+cpu"),
     ("dreamer_v3", "CartPole-v1", "cartpole"),
-    ("cql", "HalfCheetah-v5", "cql+cpu"),
+    ("cql", "HalfCheetah-v5", "cql_mujoco+cpu"),
 ])  # fmt: skip
 def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str, name: str) -> None:
     published = merge_layers(algorithm, env=env)
@@ -260,6 +264,56 @@ def test_suites_of_control_keep_published_settings(algorithm: str) -> None:
     assert merge_layers(algorithm, env="mine:Walk-v0").algo.normalize_obs is not None
 
 
+OFFLINE_LEARNERS = {
+    name: algo for name in algorithms() if isinstance(algo := algorithm_config(name)(), AlgorithmConfig)
+    and algo.needs_data and algo.needs_rewards(collected=False)
+}  # fmt: skip
+"""Those whose losses read the rewards of a dataset."""
+
+
+@pytest.mark.parametrize("name", [*OFFLINE_LEARNERS, "qc_fql"])
+def test_the_unit_of_rewards_does_not_change_what_is_learned_offline(name: str) -> None:
+    """In an environment that no preset knows."""
+    algo = make_preset(f"{name}+cpu").algo
+    small = {} if name == "decision_transformer" else {"networks.units": (8, 8), "batch_size": 16}
+    rates = {part.name: 0.03 for part in fields(algo) if part.name in ("lr", "actor_lr", "critic_lr", "value_lr")}
+    algo = algo.merge(small | rates | ({"dropout": 0.0} if name == "decision_transformer" else {}))
+    kind, actions = MOVES if "continuous" in algo.action_kinds else CHOICE, []
+    for unit in (1.0, 1000.0):
+        agent = algo.build(SPECS["vector"], kind, seed=1)
+        agent.acts = kind
+        rows = batch(agent)
+        extras = {key: x * (unit if key == "return" else 1) for key, x in rows.extras.items()}
+        rows = replace(rows, reward=unit * rows.reward, extras=extras)
+        agent.running_statistics.fit(rows)
+        for seed in range(20):
+            torch.manual_seed(seed)
+            agent.update(rows)
+        actions.append(agent.policy.act(shown(envs=64), agent.policy.initial(64), "eval")[0])
+    torch.testing.assert_close(*actions, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("updates", "tau"), [(500, 0.05), (5000, 0.02), (10**6, 0.005)])
+def test_targets_of_offline_learners_follow_the_planned_updates(updates: int, tau: float) -> None:
+    for algorithm in set(OFFLINE_LEARNERS) - {"decision_transformer"}:
+        config = merge_layers(algorithm, {"updates": updates}, env="mine:Walk-v0")
+        assert (config.updates, config.algo.tau) == (updates, min(0.02, tau) if algorithm == "cql" else tau)
+        assert getattr(config.algo, "target_update_interval", 1) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["bc", *OFFLINE_LEARNERS])
+def test_offline_learners_keep_published_settings_where_they_were_chosen(algorithm: str) -> None:
+    config = merge_layers(algorithm, env="mine:Walk-v0")
+    assert config.preset == algorithm
+    if "continuous" in config.algo.action_kinds:
+        for env in ("Hopper-v5", "AntMaze_UMaze-v4"):
+            published = merge_layers(algorithm, env=env)
+            assert published.preset == f"{algorithm}_mujoco"
+            changed = {"lr"} if algorithm == "decision_transformer" else set()
+            default = algorithm_config(algorithm)()
+            assert {name for name, x in published.algo.to_dict().items() if x != default.to_dict()[name]} == changed
+
+
 @pytest.mark.parametrize(("algorithm", "values"), [
     ("bc", {"lr": 1e-4}),
     ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_update_interval": 8000, "threshold": 0.3,
@@ -297,7 +351,7 @@ def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     assert merge_layers("cql", data=data) == PRESETS["cql_pendulum"]().merge(own | data)
     assert merge_layers("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none | data)
     assert merge_layers("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own | data)
-    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge(
+    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql_mujoco"]().merge(
         {"env.id": "HalfCheetah-v5"} | data
     )
     assert merge_layers("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own | data)
@@ -318,7 +372,7 @@ def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) ->
     assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0} | env)
     (tmp_path / "b.yaml").write_text("env: HalfCheetah-v5\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    assert merge_layers("iql", files=files, data=data).algo.networks == PRESETS["iql"]().algo.networks
+    assert merge_layers("iql", files=files, data=data).algo == PRESETS["iql_mujoco"]().merge({"algo.beta": 2.0}).algo
 
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
@@ -338,6 +392,13 @@ def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
     api.train("td3_bc", **{"data.path": two})
     api.train("td3_bc", data={"path": two}, env="HalfCheetah-v5")
     assert [config.algo.networks.units[0] for config in [*commanded, *asked]] == [64] * 6 + [256]
+
+
+def test_flags_and_python_plan_the_same_updates(tmp_path, asked, commanded):
+    data = str(recorded(tmp_path / "walk", "mine:Walk-v0"))
+    main(["train", "iql", "--data", data, "--env", "none", "--updates", "500"])
+    api.train("iql", data=data, env="none", updates=500)
+    assert [config.algo.tau for config in (*commanded, *asked)] == [0.05, 0.05]
 
 
 def test_layers_the_later_wins(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.specs import ObsPart
-from reverie.core.types import FLAGS, Batch
+from reverie.core.types import FLAGS, Batch, Step
 from reverie.nn.preprocess import Preprocessor
-from reverie.nn.reward_scaling import Affine, ReturnBounds
+from reverie.nn.reward_scaling import Affine, ReturnBounds, ReturnStd
 
 NONE = torch.zeros(1, dtype=torch.bool)
 
@@ -66,11 +66,23 @@ def test_rows_that_are_lived_widen_it():
 def test_a_first_row_has_no_reward_however_rewards_are_shifted():
     """By the convention of rows; the bounds are of the shifted rewards."""
     spec = {"x": ObsPart(kind="vector", shape=(1,), dtype="float32")}
-    learns = Preprocessor(spec, reward_scale=Affine(0.5, -1.0), bound_values=True)
+    learns = Preprocessor(spec, reward_scale=Affine(0.5, -1.0), discount=0.5, bound_values=True)
     flags = {name: torch.tensor([[name == "is_first", False, False]]) for name in FLAGS}
     columns = {"obs/x": torch.zeros(1, 3, 1), "action": torch.zeros(1, 3, 1), "reward": torch.tensor([[0.0, 4.0, 0.0]])}
     rows = Batch.from_columns(columns | flags, torch.tensor([0]))
     assert learns(rows).reward.tolist() == [[0.0, 1.0, -1.0]]
     learns.fit(rows)
     assert learns.range is not None
-    assert learns.range.rewards.tolist() == [-1.0, 1.0]
+    assert learns.range.bounds.tolist() == [-2.0, 2.0]
+
+
+def test_bounds_follow_the_scale_of_rewards():
+    """The factor of running statistics changes with new rows, so that of earlier extremes does too."""
+    spec = {"x": ObsPart(kind="vector", shape=(1,), dtype="float32")}
+    learns = Preprocessor(spec, reward_scale=ReturnStd(None, std=5.0), discount=0.5, bound_values=True)
+    assert learns.scaler is not None
+    assert learns.range is not None
+    for reward in (3.0, -9.0, 200.0):
+        flags = {name: torch.tensor([False]) for name in FLAGS}
+        learns.update_statistics(Step(obs={"x": torch.zeros(1, 1)}, reward=torch.tensor([reward]), **flags))
+    torch.testing.assert_close(learns.range.bounds, 2 * learns.scaler(torch.tensor([-9.0, 200.0])))

@@ -172,9 +172,8 @@ class CQL(SAC):
         rewards = self.preprocess.rewards
         if RETURN_TO_GO_COLUMN not in batch.extras or rewards is None:
             return batch
-        return replace(
-            batch, extras={**batch.extras, RETURN_TO_GO_COLUMN: batch.extras[RETURN_TO_GO_COLUMN] * rewards.factor}
-        )
+        to_go = batch.extras[RETURN_TO_GO_COLUMN] * rewards.multiplier
+        return replace(batch, extras={**batch.extras, RETURN_TO_GO_COLUMN: to_go})
 
 
 # ---------------------------------------------------------------------- settings

@@ -28,6 +28,7 @@ from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, AttentionBlock, Transformer, TransformerMemory
 from reverie.nn.network import MemoryInputs, MemoryNetworkConfig
 from reverie.nn.preprocess import inspect_policy
+from reverie.nn.reward_scaling import ReturnScaler
 
 ACTION_KEY = "(action)"
 """Key of the action of the row before, ``[..., A]``; 0 where an episode begins. Such keys come before others."""
@@ -56,6 +57,8 @@ class DecisionTransformer(BC):
         )
         cfg = replace(cfg, networks=replace(cfg.networks, memory=context))
         super().__init__(obs_spec, action_spec, cfg, device)
+        if cfg.return_scale is None:  # the statistics of the preprocessor; its scaled rewards are not read
+            self.preprocess.rewards = ReturnScaler(discount=1.0, clip=None).to(device)
         self.register_buffer("best_return", torch.tensor(-math.inf, device=device))
         column = ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
         self.extra_spec: dict[str, ColumnSpec] = {
@@ -67,7 +70,7 @@ class DecisionTransformer(BC):
             actor.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm, decoupled_decay=cfg.weight_decay
         )
         actor.inputs.memory_key = MEMORY_COLUMN
-        self._policy = ReturnPolicy(self._policy, actor.inputs, self.best_return, action_spec.width, cfg, device)
+        self._policy = ReturnPolicy(self._policy, actor.inputs, self, action_spec.width, device)
 
     def actor_spec(self, action_spec: ActionSpec) -> ObsSpec:
         """Return the observations, the return-to-go, the time step and the previous action."""
@@ -84,6 +87,14 @@ class DecisionTransformer(BC):
         """Fills in the returns-to-go and time steps of episodes once they have ended."""
         return ReturnToGoAnnotator(discount=1.0, ends_at_limits=True, has_timesteps=True)
 
+    @property
+    def return_scale(self) -> float | Tensor:
+        """The number, or ``[]``, by which returns-to-go are divided."""
+        if self.cfg.return_scale is not None:
+            return self.cfg.return_scale
+        assert self.preprocess.scaler is not None
+        return 1 / self.preprocess.scaler.multiplier
+
     def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed batch with what the actor reads; rows of unknown return-to-go count as last."""
         batch = super().prepare_batch(batch)
@@ -99,7 +110,7 @@ class DecisionTransformer(BC):
             action,
             batch.is_first,
             blank_memory,
-            self.cfg.return_scale,
+            self.return_scale,
         )
         return replace(batch, obs={**batch.obs, **conditions}, is_last=batch.is_last | ~is_known)
 
@@ -111,7 +122,7 @@ class DecisionTransformer(BC):
         return Update(metrics=self.minimize(self.objective(batch)))
 
 
-def condition(to_go: Tensor, time: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float) -> Obs:
+def condition(to_go: Tensor, time: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float | Tensor) -> Obs:
     """Return the actor's inputs in addition to the observations.
 
     ``to_go`` and ``time`` ``[...]`` are returns-to-go and time steps, ``action`` ``[..., A]`` the previous actions.
@@ -136,18 +147,16 @@ class ReturnPolicy:
     """A policy that aims at a return: its return-to-go is the target at first, and falls by each reward."""
 
     def __init__(
-        self, inner: Policy[Any], inputs: MemoryInputs, best: Tensor, width: int, cfg: DecisionTransformerConfig,
-        device: torch.device,
-    ) -> None:  # fmt: skip
-        """``inner`` acts on what :func:`condition` returns and observations; ``best`` ``[]``: the target, unless set.
+        self, inner: Policy[Any], inputs: MemoryInputs, learner: DecisionTransformer, width: int, device: torch.device
+    ) -> None:
+        """``inner`` acts on what :func:`condition` returns and observations.
 
-        ``inputs``: the memory. ``width``: A.
+        ``inputs``: the memory. ``learner`` knows the target and the scale of returns. ``width``: A.
         """
         self.inner = inner
         self.inputs = inputs
-        self.best = best
+        self.learner = learner
         self.width = width
-        self.cfg = cfg
         self.device = device
 
     def initial(self, num_envs: int) -> ReturnState:
@@ -159,8 +168,8 @@ class ReturnPolicy:
 
     def target(self) -> Tensor:
         """Return the return to aim at ``[]``; 0 while no episode is known."""
-        target = self.cfg.target_return
-        return self.best.masked_fill(self.best.isinf(), 0) if target is None else torch.full_like(self.best, target)
+        target, best = self.learner.cfg.target_return, self.learner.best_return
+        return best.masked_fill(best.isinf(), 0) if target is None else torch.full_like(best, target)
 
     def add_to_step(self, step: Step, state: ReturnState) -> tuple[Step, Tensor, Tensor]:
         """Return the rows with what the actor reads, and their returns-to-go and time steps ``[N]``."""
@@ -168,7 +177,7 @@ class ReturnPolicy:
         to_go = torch.where(first, self.target(), state.to_go - reward)
         time = (state.time + 1).masked_fill(first, 0)
         action = state.action.masked_fill(first.unsqueeze(-1), 0)
-        conditions = condition(to_go, time, action, first, state.memory, self.cfg.return_scale)
+        conditions = condition(to_go, time, action, first, state.memory, self.learner.return_scale)
         return replace(step, obs={**step.obs_on(self.device), **conditions}), to_go, time
 
     @torch.no_grad()
@@ -288,8 +297,9 @@ class DecisionTransformerConfig(BCConfig):
     target_return: Annotated[float | None, Finite()] = None
     """Return to aim at, in units of the environment's rewards. None: the highest return of the episodes of the dataset
     that were learned from."""
-    return_scale: Annotated[float, Above(0)] = 1000.0
-    """Returns-to-go are divided by this number. Choose one so that returns are about 1 to 10."""
+    return_scale: Annotated[float | None, Above(0)] = 1000.0
+    """Returns-to-go are divided by this number. Choose one so that returns are about 1 to 10. None: the standard
+    deviation of the returns so far in the dataset."""
     lr: ScheduledFloat = 1e-4
     """Learning rate of Adam. The paper has a linear warm-up over 10,000 updates: [[0, 1e-8], [9999, 1e-4]]."""
     weight_decay: Annotated[float, Within("[0, 1)")] = 1e-4

@@ -259,8 +259,7 @@ class BoundedValueConfig(OfflineConfig):
 
     bound_values: bool = True
     """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
-    that are not in the data are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
-    return_std."""
+    that are not in the data are never corrected and may diverge. The paper does not clip."""
 
 
 def check_sequences(memory: Memory | None, length: int, alone: int) -> None:

@@ -67,7 +67,7 @@ class LatentWorld:
         if scale is None:
             return IDENTITY
         shift = getattr(scale, "shift", 0.0)
-        return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
+        return RewardTransform(lambda x: x * scale.multiplier + shift, lambda x: (x - shift) / scale.multiplier)
 
     def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
         """Return uninformative states ``[num_envs, ...]``, since no latent precedes the first row."""

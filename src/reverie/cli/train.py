@@ -50,7 +50,8 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     first = {name: words[0] for name, words in flags.items() if words}
     early: dict[str, Any] = {path: first[path] for path in ("data.reader", "experience", "device") if path in first}
     early |= {"data.path": options.data} if options.data else {}
-    early |= {"steps": int(text)} if (text := first.get("steps", "")).replace("_", "").isdigit() else {}
+    lengths = {name: first.get(name, "") for name in ("steps", "updates")}
+    early |= {name: int(text) for name, text in lengths.items() if text.replace("_", "").isdigit()}
     request = Request(
         algorithm=options.algorithm, env=options.env or None, size=options.size, preset=first.get("preset"),
         files=options.config, run=options.run, overrides=early,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from reverie.experiment.model_free_presets import MODEL_FREE, NATURE_ATARI, PENDULUM
+from reverie.experiment.model_free_presets import ANY_SCALE, MODEL_FREE, MUJOCO, NATURE_ATARI, PENDULUM
 from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
@@ -17,6 +17,43 @@ DATA: Settings = {
     "env.id": "HalfCheetah-v5", "env.num": 1, "env.max_image_size": (84, 84), "replay.capacity": 1_000_000,
 }
 """Common settings on MuJoCo: a million updates, as in the papers of TD3+BC, ReBRAC, IQL and FQL."""
+
+D4RL = f"{MUJOCO} dm_control/ AdroitHand AntMaze_ PointMaze_ FrankaKitchen-"
+OGBENCH_IDS = "pointmaze- antmaze- humanoidmaze- antsoccer- cube- scene- puzzle- visual- powderworld-"
+"""Prefixes of the ids of environments that the papers chose their settings for, and similar ones."""
+
+ANY_REWARDS: Settings = {"algo.reward_scale": "return_std(std=5)"}
+"""For environments that nobody has tuned for, whose rewards may have any scale: see ``model_free_presets.ANY_SCALE``.
+
+All offline learners normalize observations.
+"""
+
+ANY_DATA: Settings = DATA | ANY_REWARDS
+"""Learners of values for continuous actions in such environments."""
+
+
+def _fast_targets(updates: int) -> Settings:
+    """Target networks follow so fast that a hundred of their time constants pass in the run, or at most in 20 updates.
+
+    A value reaches as many steps back as targets have been renewed: with tau = 0.005, ten steps in 2,000 updates, after
+    which an action that pays off later still looks bad.
+    """
+    return {"algo.tau": min(0.05, max(0.005, 100 / updates))}
+
+
+def _slower_targets(updates: int) -> Settings:
+    """The same for CQL, whose targets evaluate actions that are not in the data."""
+    return {"algo.tau": min(0.02, max(0.005, 100 / updates))}
+
+
+def _fast_copies(updates: int) -> Settings:
+    """The same instead of copies of the networks."""
+    return _fast_targets(updates) | {"algo.target_update_interval": 1}
+
+
+_ON_CPU: Settings = {"updates": 20_000, "steps": 20_000, "algo.networks.units": (128, 128)}
+"""Changes for a machine without a GPU. With small networks, higher learning rates work."""
+_FAST: Settings = dict.fromkeys(("algo.actor_lr", "algo.critic_lr"), 1e-3)
 
 PENDULUM_DATA: Settings = DATA | {
     "updates": 20_000, "steps": 15_000, "eval_episodes": 20, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
@@ -51,6 +88,13 @@ ATARI_DATA: Settings = {
 
 In contrast, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in [0, 1] (scale_obs = 0).
 """
+
+RLPD: Settings = MODEL_FREE | {
+    "experience": "mixed(0.5)", "steps": 250_000, "replay_ratio": 20.0, "learning_starts": 5000, "random_steps": 5000,
+    "algo.num_critics": 10, "algo.num_target_critics": 2, "algo.policy_delay": 20, "algo.target_entropy_scale": 0.5,
+    "algo.networks.critic_norm": "before_relu",
+}
+"""SAC on rows of a dataset and of the environment: Ball et al. 2023, arXiv:2302.02948."""
 
 _ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
 """Changes for a machine without a GPU; values by reverie."""
@@ -95,37 +139,67 @@ OGBENCH: tuple[tuple[str, str, Settings], ...] = (
 OGBench's authors chose there (impls/hyperparameters.sh); of several, the later one wins."""
 
 TABLE: dict[str, Preset] = {
-    "bc": Preset("bc", DATA,
-        "Behavior cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
-        cpu_changes={}),
-    "td3_bc": Preset("td3_bc", DATA, "TD3+BC on data of MuJoCo and similar tasks: 1M updates (appendix C).",
-        cpu_changes={"updates": 400_000, "steps": 400_000}),
-    "rebrac": Preset("rebrac", DATA,
-        "ReBRAC on data of MuJoCo and similar tasks: 1M updates.", cpu_changes={"updates": 60_000, "steps": 60_000}),
-    "decision_transformer": Preset("decision_transformer",
+    "bc": Preset("bc", DATA, "Behavior cloning on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | {"algo.lr": 1e-3}),
+    "td3_bc": Preset("td3_bc", ANY_DATA | {"algo.policy_delay": 1},
+        "TD3+BC on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | _FAST, from_updates=_fast_targets),
+    "rebrac": Preset("rebrac", ANY_DATA | {"algo.policy_delay": 1, "algo.actor_bc_coef": 0.4},
+        "ReBRAC on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | {"algo.batch_size": 256}, from_updates=_fast_targets),
+    "fql": Preset("fql", ANY_DATA | {"algo.normalize_q": True, "algo.alpha": 0.1},
+        "FQL on data of any task; settings by reverie.", cpu_changes=_ON_CPU | {"algo.lr": 1e-3},
+        from_updates=_fast_targets),
+    "bcq": Preset("bcq", ANY_DATA, "BCQ on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | {"algo.vae.units": (128, 128)}, from_updates=_fast_targets),
+    "cql": Preset("cql",
+        DATA | {"algo.reward_scale": "return_std(None, std=5)", "algo.conservative_weight": "constant(2)",
+            "algo.temperature": 0.02},
+        "CQL on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | _FAST | {"algo.batch_size": 64}, from_updates=_slower_targets),
+    "iql": Preset("iql", ANY_DATA, "IQL on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | _FAST | {"algo.value_lr": 1e-3}, from_updates=_fast_targets),
+    "crr": Preset("crr", ANY_DATA, "CRR on data of any task; settings by reverie.",
+        cpu_changes=_ON_CPU | _FAST, from_updates=_fast_copies),
+    "bc_mujoco": Preset("bc", DATA,
+        "Behavior cloning on data of MuJoCo, D4RL and similar tasks; as many updates as the other algorithms.",
+        env_prefixes=D4RL, cpu_changes={}),
+    "td3_bc_mujoco": Preset("td3_bc", DATA,
+        "TD3+BC on data of MuJoCo, D4RL and similar tasks: 1M updates (appendix C).",
+        env_prefixes=D4RL, cpu_changes={"updates": 400_000, "steps": 400_000}),
+    "rebrac_mujoco": Preset("rebrac", DATA, "ReBRAC on data of MuJoCo, D4RL and similar tasks: 1M updates.",
+        env_prefixes=D4RL, cpu_changes={"updates": 60_000, "steps": 60_000}),
+    "decision_transformer": Preset("decision_transformer", DATA | {"updates": 100_000, "algo.return_scale": None},
+        "Decision Transformer on data of any task; settings by reverie.",
+        cpu_changes={"updates": 20_000, "steps": 20_000, "algo.batch_size": 32, "algo.lr": 1e-3}),
+    "decision_transformer_mujoco": Preset("decision_transformer",
         DATA | {"updates": 100_000, "steps": 100_000, "algo.lr": [[0, 1e-8], [9999, 1e-4]]},
-        "Decision Transformer on data of MuJoCo and similar tasks: 100k updates.",
+        "Decision Transformer on data of MuJoCo, D4RL and similar tasks: 100k updates.", env_prefixes=D4RL,
         cpu_changes={"updates": 20_000, "steps": 20_000, "algo.batch_size": 32}),
-    "fql": Preset("fql", DATA,
-        "FQL on data of MuJoCo and similar tasks: 1M updates.",
+    "fql_mujoco": Preset("fql", DATA, "FQL on data of MuJoCo, D4RL, OGBench and similar tasks: 1M updates.",
+        env_prefixes=f"{D4RL} {OGBENCH_IDS}",
         cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
-    "qc_fql": Preset("fql", DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.alpha": 100.0},
-        "QC-FQL on data of robotic and similar tasks: chunks of five actions, 1M updates.",
+    "qc_fql": Preset("fql",
+        ANY_DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.normalize_q": True, "algo.alpha": 0.1},
+        "QC-FQL on data of any task: chunks of five actions, 1M updates; alpha for any scale by reverie.",
+        cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}, from_updates=_fast_targets),
+    "qc_fql_ogbench": Preset("fql", DATA | {"algo.chunk_size": 5, "algo.batch_length": 6, "algo.alpha": 100.0},
+        "QC-FQL on data of OGBench: chunks of five actions, 1M updates.",
         cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
-    "rlpd": Preset("sac",
-        MODEL_FREE | {"experience": "mixed(0.5)", "steps": 250_000, "replay_ratio": 20.0, "learning_starts": 5000,
-            "random_steps": 5000, "algo.num_critics": 10, "algo.num_target_critics": 2, "algo.policy_delay": 20,
-            "algo.target_entropy_scale": 0.5, "algo.networks.critic_norm": "before_relu"},
+    "rlpd": Preset("sac", RLPD | ANY_SCALE | {"algo.temperature": 0.02},
+        "RLPD: SAC with data of any task, in addition to the environment; scales by reverie.",
+        cpu_changes={"steps": 20_000}),
+    "rlpd_mujoco": Preset("sac", RLPD,
         "RLPD: SAC with data of MuJoCo and similar tasks, in addition to the environment: 250k steps.",
         cpu_changes={"steps": 20_000}),
-    "bcq": Preset("bcq", DATA,
-        "BCQ on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
-        cpu_changes={"updates": 50_000, "steps": 50_000}),
-    "cql": Preset("cql", DATA, "CQL on data of MuJoCo and similar tasks: 1M updates.",
-        cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
-    "iql": Preset("iql", DATA,
-        "IQL on data of MuJoCo and similar tasks: 1M updates (appendix B); the actor's learning rate is constant.",
-        cpu_changes={"updates": 200_000, "steps": 200_000}),
+    "bcq_mujoco": Preset("bcq", DATA,
+        "BCQ on data of MuJoCo, D4RL and similar tasks; as many updates as the other algorithms.",
+        env_prefixes=D4RL, cpu_changes={"updates": 50_000, "steps": 50_000}),
+    "cql_mujoco": Preset("cql", DATA, "CQL on data of MuJoCo, D4RL and similar tasks: 1M updates.",
+        env_prefixes=D4RL, cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 32}),
+    "iql_mujoco": Preset("iql", DATA,
+        "IQL on data of MuJoCo, D4RL and similar tasks: 1M updates (appendix B); the actor's rate is constant.",
+        env_prefixes=D4RL, cpu_changes={"updates": 200_000, "steps": 200_000}),
     "gcbc": Preset("gcbc", DATA,
         "Goal-conditioned behavior cloning on OGBench's data: 1M updates.",
         cpu_changes=_GOAL_DATA),
@@ -141,9 +215,9 @@ TABLE: dict[str, Preset] = {
             "algo.regularizer": "sigreg(weight=0.02)"},
         "LeWM on recorded pictures without rewards, with small networks; settings by reverie.",
         cpu_changes={"updates": 5_000, "steps": 5_000, "algo.latent": 32}),
-    "crr": Preset("crr", DATA,
-        "CRR on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
-        cpu_changes={"updates": 200_000, "steps": 200_000}),
+    "crr_mujoco": Preset("crr", DATA,
+        "CRR on data of MuJoCo, D4RL and similar tasks; as many updates as the other algorithms.",
+        env_prefixes=D4RL, cpu_changes={"updates": 200_000, "steps": 200_000}),
     "gail": Preset("gail", MODEL_FREE,
         "GAIL with an expert's data on MuJoCo and similar tasks, in addition to the environment: 1M steps, as SAC.",
         cpu_changes={"steps": 200_000}),
@@ -177,12 +251,15 @@ TABLE: dict[str, Preset] = {
         "IQL on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "crr_pendulum": Preset("crr", PENDULUM_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3},
         "CRR on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
-    "discrete_bcq": Preset("discrete_bcq", CHOICE_DATA,
-        "Discrete BCQ on data of small problems with discrete actions; the number of updates is ours.", cpu_changes={}),
-    "discrete_cql": Preset("discrete_cql", CHOICE_DATA,
-        "Discrete CQL on data of small problems with discrete actions; the number of updates is ours.", cpu_changes={}),
-    "discrete_crr": Preset("discrete_crr", CHOICE_DATA,
-        "Discrete CRR on data of small problems with discrete actions; the number of updates is ours.", cpu_changes={}),
+    "discrete_bcq": Preset("discrete_bcq", CHOICE_DATA | ANY_REWARDS,
+        "Discrete BCQ on data of any task with discrete actions; settings by reverie.",
+        cpu_changes=_ON_CPU | {"algo.lr": 1e-3}, from_updates=_fast_targets),
+    "discrete_cql": Preset("discrete_cql", CHOICE_DATA | ANY_REWARDS,
+        "Discrete CQL on data of any task with discrete actions; settings by reverie.",
+        cpu_changes=_ON_CPU | {"algo.lr": 1e-3, "algo.num_quantiles": 64}, from_updates=_fast_copies),
+    "discrete_crr": Preset("discrete_crr", CHOICE_DATA | ANY_REWARDS,
+        "Discrete CRR on data of any task with discrete actions; settings by reverie.",
+        cpu_changes=_ON_CPU | _FAST, from_updates=_fast_copies),
     "bc_cartpole": Preset("bc", CARTPOLE_DATA | {"algo.lr": 1e-3},
         "Behavior cloning on data of CartPole-v1: half a minute on one CPU core; settings by reverie.",
         env_prefixes="CartPole-"),

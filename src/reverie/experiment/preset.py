@@ -22,3 +22,5 @@ class Preset(NamedTuple):
     """Changes for a machine without a GPU: smaller networks, shorter runs. None: no changes."""
     from_steps: Callable[[int], Settings] | None = None
     """Returns settings that follow the planned env steps of the run. None: there are none."""
+    from_updates: Callable[[int], Settings] | None = None
+    """Returns settings that follow the planned updates of a run on a dataset alone. None: there are none."""

@@ -206,8 +206,8 @@ def default_config(algorithm: str) -> ExperimentConfig:
     return ExperimentConfig(algo=algo)
 
 
-def make_preset(name: str, steps: int | None = None) -> ExperimentConfig:
-    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``, for a run of ``steps``; None: its number.
+def make_preset(name: str, steps: int | None = None, updates: int | None = None) -> ExperimentConfig:
+    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``, for a run of this length; None: its number.
 
     Besides the formulas of the preset, learning starts, and random actions end, within a quarter of the run.
     """
@@ -216,6 +216,8 @@ def make_preset(name: str, steps: int | None = None) -> ExperimentConfig:
     config = overlay(default_config(preset.algorithm), preset.settings | {"preset": name})
     config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
     config = config if steps is None else config.merge({"steps": steps})
+    config = config if updates is None else config.merge({"updates": updates})
+    config = config if preset.from_updates is None else overlay(config, preset.from_updates(config.updates))
     return overlay(config, _settings_from_steps(config, preset.from_steps))
 
 
@@ -253,7 +255,8 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     if isinstance(request.algorithm, ExperimentConfig):
         return request.algorithm
     layers = [*(layer.values for layer in files), overrides, {"preset": request.preset}]
-    chosen = {name: value for layer in layers for name in ("preset", "device", "steps") if (value := layer.get(name))}
+    names = ("preset", "device", "steps", "updates")
+    chosen = {name: value for layer in layers for name in names if (value := layer.get(name))}
     if (saved := _saved_run_layer(request, files, chosen.get("preset"))) is not None:
         return saved.apply(default_config(request.algorithm_name))
     if isinstance(request.algorithm, AlgorithmConfig):
@@ -266,7 +269,7 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
         env_of_preset = _dataset_env_id(data)
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
     if name is not None:
-        config = make_preset(name, chosen.get("steps"))
+        config = make_preset(name, chosen.get("steps"), chosen.get("updates"))
         if chosen.get("preset") in (None, "cpu"):
             config = overlay(config, ogbench_settings(config.algo.algorithm, _ogbench_name(data, env)))
     else:

@@ -139,8 +139,7 @@ class Preprocessor(nn.Module):
     ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
 
-        ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` contains the bounds of returns,
-        unless rewards are scaled by running statistics.
+        ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` contains the bounds of returns.
         """
         super().__init__()
         rows = {key: part for key, part in spec.items() if not key.startswith(GOAL)}
@@ -157,7 +156,7 @@ class Preprocessor(nn.Module):
             self.rewards = reward_scale
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip, reward_scale.max_return, reward_scale.std)
-        self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values and self.scaler is None else None
+        self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values else None
         stacked = self.frames.spec if self.frames is not None else rows
         self.spec: ObsSpec = {**stacked, **{f"{GOAL}{key}": stacked[key] for key in self.goals}}
         self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)
@@ -229,7 +228,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None and self.follows_rewards:
             self.scaler.add(step.reward, step.is_first)
         if self.range is not None and self.follows_rewards:
-            self.range.add(self.scale_rewards(step.reward, step.is_first), step.is_first)
+            self.range.add(step.reward, step.is_first, self.rewards)
 
     def repeats_updates(self, step: Step) -> bool:
         """Return whether ``update_statistics`` makes the same calls with these rows and all that follow."""
@@ -250,7 +249,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None and self.follows_rewards and not self.scaler.moments.count:
             self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None and self.follows_rewards:
-            self.range.add(self.scale_rewards(rows.reward, rows.is_first), rows.is_first)
+            self.range.add(rows.reward, rows.is_first, self.rewards)
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -39,6 +39,11 @@ class Factor(RewardScale):
     """The constant, above 0."""
     shift: ClassVar[float] = 0.0
 
+    @property
+    def multiplier(self) -> float:
+        """The number by which returns are multiplied."""
+        return self.factor
+
     def __call__(self, reward: Tensor) -> Tensor:
         """Return the scaled rewards, ``[...]``."""
         return reward * self.factor
@@ -72,7 +77,7 @@ class ReturnStd(RewardScale):
 
 
 class ReturnBounds(HostBuffers):
-    """Bounds on returns, from the smallest and largest reward r_min and r_max of all rows so far.
+    """Bounds on returns, from the smallest and largest reward r_min and r_max of all rows so far, after scaling.
 
     The upper bound is r_max / (1 - gamma) if r_max > 0, else r_max, because the episode may end after one reward. The
     lower bound is r_min / (1 - gamma) if r_min < 0, else r_min. A predicted value outside cannot be right.
@@ -92,10 +97,11 @@ class ReturnBounds(HostBuffers):
         """Return ``value`` ``[...]`` clamped to the bounds; unchanged before the first reward."""
         return value.clamp(self.bounds[0], self.bounds[1])
 
-    def add(self, reward: Tensor, is_first: Tensor) -> None:
+    def add(self, reward: Tensor, is_first: Tensor, scale: Callable[[Tensor], Tensor] | None = None) -> None:
         """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped.
 
-        With several learners, the rows of all count.
+        ``scale`` maps rewards to those of the losses, and may change with the rows. With several learners, the rows of
+        all count.
         """
         earned = reward[~is_first]
         ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]
@@ -105,9 +111,10 @@ class ReturnBounds(HostBuffers):
         if min_reward > max_reward:  # no row had a reward
             return
         self.rewards.copy_(torch.tensor([min_reward, max_reward]))
-        low = min_reward * self.horizon if min_reward < 0 else min_reward
-        high = max_reward * self.horizon if max_reward > 0 else max_reward
-        self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
+        rewards = self.rewards.to(self.bounds.device, non_blocking=True)  # nothing waits for the device
+        rewards = (rewards if scale is None else scale(rewards)).double()
+        is_repeated = torch.stack([rewards[0] < 0, rewards[1] > 0])
+        self.bounds.copy_(torch.where(is_repeated, rewards * self.horizon, rewards))
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
         """Recompute the bounds from these rows ``[...]``."""
@@ -186,9 +193,14 @@ class ReturnScaler(HostBuffers):
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
         self.register_buffer("largest", torch.zeros((), dtype=torch.float64))  # absolute G, if it matters
 
+    @property
+    def multiplier(self) -> Tensor:
+        """The number ``[]`` by which returns are multiplied."""
+        return self.factor * self.std
+
     def forward(self, reward: Tensor) -> Tensor:
         """Return the scaled and clipped rewards, ``[...]``."""
-        scaled = reward * (self.factor * self.std)
+        scaled = reward * self.multiplier
         return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
 
     def add(self, reward: Tensor, is_first: Tensor) -> None:
