@@ -30,7 +30,7 @@ from results import save
 
 SB3 = ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium==1.4.0", "numpy==2.4.6")
 EPISODES, FIRST = 20, 1000  # and the seed of the first of them
-CONTINUOUS = ("Thermostat", "Robot", "Battery", "SwingUp", "Inventory")
+CONTINUOUS = ("Thermostat", "Robot", "Battery", "SwingUp", "Inventory", "Crane")
 DISCRETE = ("Admission", "SparseRobot", "Cue", "Scheduling")
 ALL = (*CONTINUOUS, *DISCRETE, "Allocation")
 ALGORITHMS = {

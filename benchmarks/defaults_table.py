@@ -14,7 +14,7 @@ TITLES = {
     "Thermostat": "chamber in kelvin and pascals", "Robot": "robot among obstacles", "Battery": "battery and prices",
     "SwingUp": "swing-up", "Inventory": "inventory", "Admission": "admission to a queue",
     "SparseRobot": "robot, sparse reward", "Cue": "memory of a cue", "Scheduling": "scheduling, masked",
-    "Allocation": "allocation, multi-discrete",
+    "Allocation": "allocation, multi-discrete", "Crane": "crane",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ ENTRY_POINTS = {
     "SwingUp": "swing_up:SwingUp",
     "Inventory": "inventory:Inventory",
     "Scheduling": "scheduling:Scheduling",
+    "Crane": "crane:Crane",
 }
 
 for _name, _place in ENTRY_POINTS.items():

@@ -23,13 +23,15 @@ from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.envs.dummy import Count
 from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
 from reverie.experiment.settings import PRESETS, Request, make_preset, overlay, resolve
-from reverie.nn.cnn import Impala
+from reverie.nn.cnn import BySize, Drq, Impala
+from reverie.nn.network import NetworkConfig
 from reverie.replay.sources import Mixed
 from tiny_configs import SETTINGS
 
@@ -644,3 +646,25 @@ def test_a_rollout_that_is_named_stays():
     assert (algo.rollout, algo.batch_size) == (64, 32)
     instance = resolve(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
     assert (instance.rollout, instance.batch_size) == (256, 256)
+
+
+OWN_ENCODER = {"sac_ae", "tdmpc2", "bmpc", "lewm"}
+"""Learners from images, whose papers chose an encoder."""
+
+
+def picture_encoders(preset: str) -> list[Any]:
+    """The encoders of images with continuous actions; none if the learner has no NetworkConfig."""
+    spec = {"eye": ObsPart(kind="image", shape=(84, 84, 3), dtype="uint8")}
+    algo = make_preset(preset).algo.for_specs(spec, ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)}))
+    return [x.encoder for x in vars(algo).values() if isinstance(x, NetworkConfig)]
+
+
+def test_pictures_have_a_cheap_encoder_on_a_cpu_where_no_paper_chose_one() -> None:
+    learners = {name for name in {*TABLE} & {*algorithms()} if "continuous" in algorithm_config(name).action_kinds}
+    on_gpu = {name: encoders for name in learners - OWN_ENCODER if Drq() in (encoders := picture_encoders(name))}
+    assert {"sac", "td3", "iql", "crr"} < {*on_gpu}
+    assert {name: picture_encoders(f"{name}+cpu") for name in on_gpu} == {
+        name: [BySize()] * len(encoders) for name, encoders in on_gpu.items()
+    }
+    assert picture_encoders("drq+cpu") == [Drq(pad=4)]
+    assert picture_encoders("sac_mujoco+cpu") == [Drq()]

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -34,6 +35,20 @@ def test_a_replay_computes_from_what_lies_there_now():
     tape.replay()
     assert z.item() == pytest.approx(torch.tensor(3.0).exp().item(), rel=0)
     assert y.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("is_trial", [False, True])
+def test_the_memory_of_a_tape_is_free_with_its_last_reference(is_trial):
+    gc.disable()  # three warm-ups with images held 1 GB until Python looked for cycles
+    try:
+        with Tape(is_trial=is_trial) as tape:
+            torch.ones(1000).exp()
+        assert bool(tape.calls) is not is_trial
+        ref = weakref.ref(tape._pool)
+        del tape
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 def test_recording_does_not_import_the_compiler_of_pytorch():

@@ -19,10 +19,10 @@ from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, num_continuous
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.adam import Adam
 from reverie.nn.batch_norm import BatchBody
-from reverie.nn.cnn import Drq, images_of
+from reverie.nn.cnn import Drq, are_small, images_of
 from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN, Memory
-from reverie.nn.network import CRITIC_SETTINGS, FEATURES, NetworkConfig, are_small
+from reverie.nn.network import CRITIC_SETTINGS, FEATURES, NetworkConfig
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.replay_memory import Memories, MemoryPolicy

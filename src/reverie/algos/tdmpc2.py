@@ -26,8 +26,7 @@ from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
-from reverie.nn.cnn import Shifted, images_of
-from reverie.nn.network import are_small
+from reverie.nn.cnn import Shifted, are_small, images_of
 from reverie.nn.normalization import PERCENTILES, percentiles
 from reverie.nn.normals import HALF_LOG_2PI, Normal, TanhNormalDistribution
 from reverie.nn.number_distributions import LogTwoHot

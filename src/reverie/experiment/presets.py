@@ -7,6 +7,7 @@ import re
 from reverie.algos.table import algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import model_based_presets, model_free_presets, offline_presets
+from reverie.experiment.preset import Settings
 
 TABLE = model_based_presets.TABLE | model_free_presets.TABLE | offline_presets.TABLE
 """All presets by name."""
@@ -14,7 +15,19 @@ SUITES = {
     f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.env_prefixes.split()
 }
 """Default preset by ``algorithm: prefix`` of environment ids."""
-ON_CPU = {name: preset.cpu_changes for name, preset in TABLE.items() if preset.cpu_changes is not None}
+_BY_SIZE: Settings = {"algo.networks.encoder": "by_size"}
+CPU_ENCODERS: dict[str, Settings] = {
+    "ddpg": _BY_SIZE, "td3": _BY_SIZE, "sac": _BY_SIZE, "tqc": _BY_SIZE, "crossq": _BY_SIZE, "simba_v2": _BY_SIZE,
+    "xqc": _BY_SIZE, "bc": _BY_SIZE, "td3_bc": _BY_SIZE, "rebrac": _BY_SIZE, "decision_transformer": _BY_SIZE,
+    "fql": _BY_SIZE, "cql": _BY_SIZE, "iql": _BY_SIZE, "crr": _BY_SIZE, "gcbc": _BY_SIZE, "gcivl": _BY_SIZE,
+    "hiql": _BY_SIZE, "gciql": _BY_SIZE, "crl": _BY_SIZE, "qrl": _BY_SIZE,
+    "bcq": _BY_SIZE | {"algo.vae.encoder": "by_size"}, "gail": _BY_SIZE | {"algo.discriminator.encoder": "by_size"},
+}  # fmt: skip
+"""Changes of the presets for any environment with continuous actions: DrQ's convolutions take five times as long."""
+ON_CPU = {
+    name: CPU_ENCODERS.get(name, {}) | preset.cpu_changes
+    for name, preset in TABLE.items() if preset.cpu_changes is not None
+}  # fmt: skip
 """Changes of presets for machines without a GPU."""
 CPU_SUFFIX = "+cpu"
 """Suffix of the name of a preset with its CPU changes: minigrid+cpu."""

@@ -94,7 +94,7 @@ class TapeRecorder:
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
         """Run ``call``. Return its result and what in it cannot be recorded, or an empty string."""
-        with Tape() as tape:
+        with Tape(is_trial=True) as tape:
             update = call()
         return update, tape.obstacle
 

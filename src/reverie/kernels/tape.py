@@ -63,6 +63,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     Python numbers keep their recorded values; random ones are drawn again, from the default generator. ``obstacle`` is
     empty, or names the first operation that cannot be repeated; such a tape must not be replayed.
+
+    ``is_trial``: only look for an obstacle. Recording takes three times as long as the calls, and memory for them all.
     """
 
     @classmethod
@@ -70,14 +72,15 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         """Return False: otherwise the first recorded call imports ``torch._dynamo``, which takes more than a second."""
         return False
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_trial: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.is_trial = is_trial
         self.calls: list[Call | CompiledCall] = []
         self.obstacle: str = ""
         self._pool = MemoryPool()
         self._constants: list[Any] = []
         self._outer: Tape | None = None
-        self._watch = _Watch(self)
+        self._watch: Any = None
         self._seed = 0  # of the default generator
         self._state = torch.empty(0)  # of the default generator, after the last call that drew from it
         self._moved = False  # whether something else has changed it
@@ -85,13 +88,15 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def __enter__(self) -> Any:
         self._outer, capture_state.tape = current(), self
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
-        self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._watch = _Watch(self)
+        self._watch.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __exit__(self, *error: Any) -> None:
         capture_state.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._watch.__exit__(*error)
+        self._watch = None  # a cycle would keep the memory of warm-ups until Python looks for cycles
         self._look_at_generator()
         if not self.obstacle and torch.initial_seed() != self._seed:
             self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"
@@ -106,7 +111,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     def listening_to(self, functions: ctypes.CDLL) -> Any:
         """Return a proxy of ``functions`` whose calls are made and recorded."""
-        return _Listening(functions, self)
+        return functions if self.is_trial else _Listening(functions, self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -118,6 +123,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self._state = torch.get_rng_state()
         if not self.obstacle:
             self.obstacle = _obstacle(func, args, kwargs, out)
+        if self.is_trial:
+            return out
         if func._schema.is_mutable:
             if not self._note_plain(plain_calls(func, args, kwargs, out)):
                 self._note(func, args, kwargs)

@@ -155,6 +155,25 @@ class Minatar(ImageEncoder):
         return ConvStack(spec, (ConvLayer(self.channels, 3, 1),), "minatar")
 
 
+SMALL_SIDE = 36
+"""Pixels of a side of an image below which the default encoder is MinAtar's."""
+
+
+def are_small(images: ObsSpec, smallest_side: int = SMALL_SIDE) -> bool:
+    """Return whether an image is too small for the encoders of larger ones."""
+    return any(min(part.shape[:2]) < smallest_side for part in images.values())
+
+
+@dataclass(frozen=True)
+class BySize(ImageEncoder):
+    """``nature``; ``minatar`` where a side has fewer than 36 pixels, ``dreamer`` where it has fewer than 3."""
+
+    def build(self, spec: ObsSpec) -> Encoder | ConvStack | ResidualStacks:
+        if not are_small(spec):
+            return Nature().build(spec)
+        return (Dreamer() if are_small(spec, 3) else Minatar()).build(spec)
+
+
 @dataclass(frozen=True)
 class Shifted(ImageEncoder):
     """Four convolutions for images of 64 x 64, randomly shifted by up to ``pad`` pixels: the authors' code of TD-MPC2.

@@ -20,7 +20,7 @@ from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
 from reverie.nn.bodies import Body
-from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature, images_of
+from reverie.nn.cnn import BySize, ImageEncoder, images_of
 from reverie.nn.encoder import flat_vector
 from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
 from reverie.nn.relu_mlp import HiddenNorm, ReluMLP
@@ -41,8 +41,8 @@ class NetworkConfig(Config):
     """Hidden layers of all networks: simba has a residual block for each of ``units``; batch_renorm and batch_norm
     normalize over the batch. None: an MLP with ReLU."""
     encoder: ImageEncoder | None = None
-    """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
-    continuous actions off-policy; minatar where a side has fewer than 36 pixels, dreamer where it has fewer than 3."""
+    """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: by_size, or drq
+    for continuous actions off-policy where all sides have at least 36 pixels."""
     critic_norm: HiddenNorm | None = None
     """Layer norm in each hidden layer of the critics: before_relu, as in RLPD, or after_relu, as in ReBRAC. None: no
     norm."""
@@ -94,23 +94,8 @@ class MemoryNetworkConfig(NetworkConfig):
             raise ConfigError(f"burn_in = {self.burn_in}: there is no memory to bring up to date. Set memory too.")
 
 
-SMALL_SIDE = 36
-"""Pixels of a side of an image below which the default encoder is MinAtar's."""
-
 FEATURES = "(features)"
 """Key under which networks find the features ``[..., F]`` of a shared encoder, instead of the encoder's inputs."""
-
-
-def are_small(images: ObsSpec, smallest_side: int = SMALL_SIDE) -> bool:
-    """Return whether an image is too small for the encoders of larger ones."""
-    return any(min(part.shape[:2]) < smallest_side for part in images.values())
-
-
-def _default_encoder(images: ObsSpec) -> ImageEncoder:
-    """Return the encoder of ``images`` if none is chosen: one that is defined for their size."""
-    if not are_small(images):
-        return Nature()
-    return Minatar() if all(min(part.shape[:2]) >= 3 for part in images.values()) else Dreamer()
 
 
 class ObsConcat(nn.Module):
@@ -119,7 +104,7 @@ class ObsConcat(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         spec = without_mask(spec)
-        encoder: Any = cfg.encoder or _default_encoder(images_of(spec))
+        encoder: Any = cfg.encoder or BySize()
         self.read: ObsSpec = getattr(encoder, "reads", images_of)(spec)
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in self.read}
         self.dtype = dtype

@@ -180,17 +180,24 @@ class OnlineQueue(Sampler):
         if new and (row := new[0] // streams) >= self.soonest:
             if self.stride == 1:  # each window is queued
                 self.queue.extend(new)
-                self.due = [row + 1] * streams
-            for handle in new if self.stride > 1 else ():
-                if self.due[handle % streams] <= row:
-                    if self.due[handle % streams] < row:
-                        self._add_skipped_window(handle % streams)
-                    self.queue.append(handle)
-                    self.due[handle % streams] = row + self.stride
-            self.soonest = min(self.due)
+                self.soonest = row + 1
+                self.due = [self.soonest] * streams
+            else:
+                self._add_due(new, row)
         oldest = self.windows.oldest
         while self.queue and self.queue[0] < oldest:
             self.queue.popleft()
+
+    def _add_due(self, new: list[int], row: int) -> None:
+        """Queue those of the ``new`` windows, which begin with ``row``, whose stream's next window is due."""
+        streams = self.storage.streams
+        for handle in new:
+            if self.due[handle % streams] <= row:
+                if self.due[handle % streams] < row:
+                    self._add_skipped_window(handle % streams)
+                self.queue.append(handle)
+                self.due[handle % streams] = row + self.stride
+        self.soonest = min(self.due)
 
     def _add_skipped_window(self, stream: int) -> None:
         """Queue the last window that began before the next one was due, and after the last queued window."""
@@ -207,7 +214,11 @@ class OnlineQueue(Sampler):
 
     def draw_queued(self, count: int) -> list[int]:
         """Return the oldest handles of the queue, fewer than ``count`` if it runs empty."""
-        return [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
+        if len(self.queue) > count:
+            return [self.queue.popleft() for _ in range(count)]
+        queued = [*self.queue]
+        self.queue.clear()
+        return queued
 
     def state_dict(self) -> State:
         """Return the queue, and the row from which each stream's next window is due."""
