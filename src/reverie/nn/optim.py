@@ -172,7 +172,8 @@ class NoGradientError(RunError):
             f"{listed or f'the first has shape {list(parameters[0].shape)}'}. Build the optimizer from the parameters "
             "that its loss depends on, or freeze the others by requires_grad_(False)."
         )
-        self.parameters, self.count = parameters, count
+        self.parameters: Tensors = parameters
+        self.count: int = count
 
     def with_names(self, module: nn.Module) -> NoGradientError:
         """Return the error with the names that the parameters have in ``module``."""
