@@ -398,9 +398,10 @@ def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
 
 def test_flags_and_python_plan_the_same_updates(tmp_path, asked, commanded):
     data = str(recorded(tmp_path / "walk", "mine:Walk-v0"))
-    main(["train", "iql", "--data", data, "--env", "none", "--updates", "500"])
+    for text in ("500", "5e2"):
+        main(["train", "iql", "--data", data, "--env", "none", "--updates", text])
     api.train("iql", data=data, env="none", updates=500)
-    assert [config.algo.tau for config in (*commanded, *asked)] == [0.05, 0.05]
+    assert [config.algo.tau for config in (*commanded, *asked)] == [0.05] * 3
 
 
 def test_layers_the_later_wins(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,8 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import iter_flags, parse, remove_flags
 from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
-from reverie.core.errors import RunError, count_noun
+from reverie.core.config import coerce
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
@@ -50,8 +52,9 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     first = {name: words[0] for name, words in flags.items() if words}
     early: dict[str, Any] = {path: first[path] for path in ("data.reader", "experience", "device") if path in first}
     early |= {"data.path": options.data} if options.data else {}
-    lengths = {name: first.get(name, "") for name in ("steps", "updates")}
-    early |= {name: int(text) for name, text in lengths.items() if text.replace("_", "").isdigit()}
+    for name in ("steps", "updates"):
+        with contextlib.suppress(ConfigError):  # told later, with the other options
+            early[name] = coerce(first.get(name, ""), int, name)
     request = Request(
         algorithm=options.algorithm, env=options.env or None, size=options.size, preset=first.get("preset"),
         files=options.config, run=options.run, overrides=early,
