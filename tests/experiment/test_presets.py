@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
@@ -61,11 +62,16 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
     assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
-def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["list"])
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in (*TABLE, *algorithms()))
-    assert max(map(len, said.splitlines())) <= 80
+def test_all_algorithms_and_presets_are_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for terminal in (True, False):  # elsewhere lines are whole
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        main(["list"])
+        said = capsys.readouterr().out
+        assert all(f"\n  {name} " in said for name in (*TABLE, *algorithms()))
+        assert (max(map(len, said.splitlines())) <= 80) == terminal
 
 
 @pytest.mark.parametrize(("algorithm", "data", "env", "chosen"), [

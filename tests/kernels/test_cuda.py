@@ -55,7 +55,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "env": "reverie/Match-v0", "steps": 96, "algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 3,
         "algo.networks.units": (8,), "env.num": 2, "algo.lr": 3e-4,
     },
-    "bcq": RECORDED,
+    "bcq": RECORDED | {"algo.vae.units": (8,), "algo.lr": 3e-4},
 }  # fmt: skip
 WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "core/columns.py:as_numpy"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""

@@ -69,8 +69,15 @@ def noise(path: Path, spread: float) -> Path:
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     run = tmp_path_factory.mktemp("runs") / "offline"
-    train(run, data=data, updates=30, **{"env": "none"})
+    train(run, data=data, updates=30, **{"env": "none", "algo.reward_scale": None})
     return run
+
+
+@pytest.mark.parametrize(("here", "there"), [(None, "return_std"), ("return_std", None)])
+def test_values_in_other_units_are_refused(here, there, data, tmp_path):
+    train(tmp_path / "one", data=data, updates=3, **{"env": "none", "algo.reward_scale": there})
+    with pytest.raises(RunError, match=r"rewards are scaled by running returns .*: set algo\.reward_scale as there"):
+        train(tmp_path / "two", init_from=str(tmp_path / "one"), steps=20, **LIVED, **{"algo.reward_scale": here})
 
 
 @pytest.mark.parametrize("beside", [False, True])

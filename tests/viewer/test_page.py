@@ -370,7 +370,7 @@ def test_the_table_of_runs(page, site, folder, monkeypatch):
     go(page, ("#comparison canvas", 2), ("#comparison .hint", 3))  # a chart an environment; one has no scores
     expect(page.locator("#comparison .hint", has_text="MiniGrid-Empty-5x5-v0")).to_be_visible()
     expect(page.locator("#differences")).to_contain_text("algo.batch_size")
-    page.wait_for_url(re.compile("runs="))
+    page.wait_for_url(re.compile("runs=.*,.*,.*,"))
     page.reload()
     go(page, ("#comparison canvas", 2), ("#pair", None))
     page.locator("#smoothing").fill("40")

@@ -24,6 +24,8 @@ from reverie.run.folder import RunFolder, read_saved_config, read_spec, spec_cha
 
 NORMALIZER = "preprocess.normalizer."
 """Name prefix of the observation normalization statistics."""
+REWARD_SCALER = "preprocess.rewards."
+"""Name prefix of the statistics of returns."""
 MAX_LISTED = 4
 """Maximum number of parameters listed in a message."""
 
@@ -102,7 +104,8 @@ class MatchingNetworks:
     def load_state_dict(self, state: State) -> None:
         """Load the state of a learner that has all networks of this one."""
         current = self.state_dict()["model"]
-        if problem := _normalization_mismatch(current, state["model"]):
+        problem = _normalization_mismatch(current, state["model"]) or _reward_mismatch(current, state["model"])
+        if problem:
             raise RunError(f"init_from: {problem}.")
         optimizers = self.state_dict() if {*state} == {"model"} else {}  # the file of an agent has none
         self.learner.load_state_dict({**optimizers, **state, "model": _common_networks(current, state["model"])})
@@ -270,6 +273,16 @@ def _normalization_mismatch(model: State, source: State) -> str:
     if has_source:
         return "observations are normalized in the checkpoint but not here: set algo.normalize_obs = running"
     return "observations are normalized here but not in the checkpoint: set algo.normalize_obs = none"
+
+
+def _reward_mismatch(model: State, source: State) -> str:
+    """Describe the problem if only one of the models scales rewards by statistics: its values have other units."""
+    is_scaled_here, is_scaled = (any(name.startswith(REWARD_SCALER) for name in state) for state in (model, source))
+    if is_scaled_here == is_scaled:
+        return ""
+    where, value = ("in the checkpoint but not here", "return_std(std=5)"), ("here but not in the checkpoint", "none")
+    place, example = where if is_scaled else value
+    return f"rewards are scaled by running returns {place}: set algo.reward_scale as there, such as {example}"
 
 
 def _common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:
