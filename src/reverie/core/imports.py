@@ -57,8 +57,8 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
 
 def typed_texts() -> list[str]:
     """Return the words of the command line, what their flags carry (``--name=text``), and the texts in lists there."""
-    words = [text for word in _typed.get() or () for text in {word, word.partition("=")[2]} if text]
-    return words + [text for word in words if word[:1] in ("[", "{") for text in texts_in(_read_inline(word))]
+    texts = [text for argument in _typed.get() or () for text in {argument, argument.partition("=")[2]} if text]
+    return texts + [item for text in texts if text[:1] in ("[", "{") for item in texts_in(_read_inline(text))]
 
 
 def _read_inline(text: str) -> Any:

@@ -108,20 +108,20 @@ def _example_class() -> Any:
 
     file = FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     example, features, feature = (file.message_type.add(name=name) for name in ("Example", "Features", "Feature"))
-    one, many = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED
-    example.field.add(name="features", number=1, label=one, type=Field.TYPE_MESSAGE, type_name=".tf.Features")
+    optional, repeated = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED
+    example.field.add(name="features", number=1, label=optional, type=Field.TYPE_MESSAGE, type_name=".tf.Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=one, type=Field.TYPE_STRING)
-    entry.field.add(name="value", number=2, label=one, type=Field.TYPE_MESSAGE, type_name=".tf.Feature")
+    entry.field.add(name="key", number=1, label=optional, type=Field.TYPE_STRING)
+    entry.field.add(name="value", number=2, label=optional, type=Field.TYPE_MESSAGE, type_name=".tf.Feature")
     features.field.add(
-        name="feature", number=1, label=many, type=Field.TYPE_MESSAGE, type_name=".tf.Features.FeatureEntry"
+        name="feature", number=1, label=repeated, type=Field.TYPE_MESSAGE, type_name=".tf.Features.FeatureEntry"
     )
     feature.oneof_decl.add(name="kind")
     for number, (name, (kind, _)) in enumerate(LISTS.items(), 1):
-        file.message_type.add(name=name).field.add(name="value", number=1, label=many, type=getattr(Field, kind))
+        file.message_type.add(name=name).field.add(name="value", number=1, label=repeated, type=getattr(Field, kind))
         feature.field.add(
-            name=name, number=number, label=one, type=Field.TYPE_MESSAGE, type_name=f".tf.{name}", oneof_index=0
+            name=name, number=number, label=optional, type=Field.TYPE_MESSAGE, type_name=f".tf.{name}", oneof_index=0
         )
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
