@@ -101,10 +101,10 @@ def _values(feature: Any) -> Values:
 @functools.cache
 def _example_class() -> Any:
     """Return the class of tf.Example, from its definition (``tensorflow/core/example/*.proto``)."""
+    from google.protobuf import message_factory
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message_factory import GetMessageClass
 
     file = FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
     example, features, feature = (file.message_type.add(name=name) for name in ("Example", "Features", "Feature"))
@@ -125,4 +125,6 @@ def _example_class() -> Any:
         )
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
+    factory: Any = message_factory  # protobuf 3, which DIAMBRA needs, has classes for it
+    make_class = getattr(factory, "GetMessageClass", None) or factory.MessageFactory(pool).GetPrototype
+    return make_class(pool.FindMessageTypeByName("tf.Example"))
