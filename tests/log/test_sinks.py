@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from reverie.core.clock import Clock
+from reverie.core.files import iter_lines
 from reverie.log import sinks
 from reverie.log.jsonl import FINAL, JsonlSink, metric_series, read_metrics
 from reverie.log.sinks import ErrorTolerantSink, LogOutputs, TensorBoardSink, VideoSink
@@ -156,6 +157,15 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path, said):
     assert path.read_text() == "".join(json.dumps({"step": step, **wide}) + "\n" for step in range(20))
     full = "the log cannot write: [Errno 28] No space left on device. The run continues; later entries go to it"
     assert said == [full] * 2
+
+
+def test_a_line_without_an_end_is_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("reverie.core.files.LARGEST_LINE", 100)
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(bytes(250) + b"\n" + b'{"step": 2, "a": 3.0}\n')
+    with path.open("rb") as file:
+        assert [len(line) for line in iter_lines(file)] == [100, 100, 51, 22]
+    assert read_metrics(path) == [{"step": 2, "a": 3.0}]
 
 
 @pytest.mark.parametrize("successor", [None, "other content"])

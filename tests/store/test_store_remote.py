@@ -13,6 +13,7 @@ import pytest
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import remote_objects
+from reverie.store.local_objects import open_objects
 from reverie.store.retry import Retrier
 from reverie.store.segment import META
 from reverie.store.store import ReplayStore
@@ -144,3 +145,11 @@ def test_s3_goes_on_and_is_away_at_the_start(proxy):
     proxy.mode = "refuse"
     with pytest.raises(RunError, match=r"cannot be used: .*Check the address and the network"):
         ReplayStore(url)
+
+
+def test_an_object_larger_than_its_limit_is_refused():
+    objects = open_objects("memory://limited/store")
+    objects.put("x", b"12345")
+    assert objects.get("x", 5) == b"12345"
+    with pytest.raises(RunError, match="limited/store/x has more than 4 bytes"):
+        objects.get("x", 4)

@@ -389,9 +389,9 @@ def _format_space(space: Space) -> str:
     if isinstance(space, MultiBinary):
         return f"{shape} bits"
     if isinstance(space, Box):
-        counted = f"{shape} numbers" if space.shape not in ((), (1,)) else "1 number"
+        size = f"{shape} numbers" if space.shape not in ((), (1,)) else "1 number"
         low, high = space.low.min(), space.high.max()
-        return counted + (f", {low:.4g} to {high:.4g}" if low > -np.inf or high < np.inf else "") + f" ({space.dtype})"
+        return size + (f", {low:.4g} to {high:.4g}" if low > -np.inf or high < np.inf else "") + f" ({space.dtype})"
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
 
