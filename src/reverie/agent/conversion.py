@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
+from reverie.core.columns import aligned_copy
 from reverie.core.errors import DataError, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replace_at_path
@@ -35,7 +36,7 @@ def to_numpy(values: Tensor) -> np.ndarray:
 
 def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
     """Return a copy of flat observations ``[N, ...]`` as rows, with ``first`` as their ``is_first``."""
-    obs = {key: torch.from_numpy(np.array(x, order="C")) for key, x in flat.items()}
+    obs = {key: aligned_copy(x) for key, x in flat.items()}
     reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(first))
     none = torch.zeros(len(first), dtype=torch.bool)
     return Step(obs=obs, reward=reward, is_first=torch.from_numpy(first), is_last=none, is_terminal=none)

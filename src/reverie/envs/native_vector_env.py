@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
+from reverie.core.columns import aligned_copy
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
 from reverie.core.images import ImageOptions
@@ -213,7 +214,7 @@ class NativeVectorEnv:
         columns = {column("obs", leaf.path): np.asarray(get_at_path(obs, leaf.path)) for leaf in self._obs.leaves}
         rows = self._options(self._obs.encode(columns), "obs/")
         # the vector can reuse its memory
-        arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}
+        arrays = {key.removeprefix("obs/"): aligned_copy(values).numpy() for key, values in rows.items()}
         self._check_limits(arrays, lambda number: f"environment {number}")
         return arrays
 

@@ -126,6 +126,7 @@ class SlotVectorEnv:
         ``warns``: see ``make_vector_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
+        self._tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}  # views of the same memory
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # returns the pending answer
@@ -251,8 +252,9 @@ class SlotVectorEnv:
         self._check_ends(first, terminal, truncated)
         if self._requests_summary:
             self._log([number for number, over in enumerate(last) if over])
-        self._shown = Step(  # with copies, since the next step writes to the same memory
-            obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
+        # PyTorch copies, because the next step writes to the same memory: see ``aligned_copy``
+        self._shown = Step(
+            obs={key: tensor.clone() for key, tensor in self._tensors.items()},
             reward=torch.from_numpy(self.exact_rewards.astype(np.float32)),
             is_first=_to_bool_tensor(first),
             is_last=_to_bool_tensor(last),

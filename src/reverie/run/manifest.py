@@ -144,7 +144,7 @@ def decode_state(value: Any, tensor: Callable[[str], Tensor]) -> Any:
     if len(value) == 1:
         (mark, content), *_ = value.items()
         if mark == TENSOR:
-            return tensor(content)
+            return tensor(content).clone()  # aligned as before: see ``core/columns.py: aligned_copy``
         if mark == ARRAY:
             return tensor(content).numpy()
         if mark == FLOAT:
