@@ -3,6 +3,7 @@
 
     python tools/speed_pairs.py OLD NEW td3 sac dqn            8 pairs of each; prints the median of old / new
     python tools/speed_pairs.py OLD NEW dreamer_v3 --pairs 20
+    python tools/speed_pairs.py . . td3 dqn --compile --pairs 3     OLD without kernels, by torch.compile
 
 OLD and NEW are roots of checkouts, both run by this Python. A ratio above 1 says that NEW is faster. Process time
 changes less than wall-clock time while other programs run. REVERIE_KERNELS=off compares the definitions.
@@ -61,12 +62,14 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
     return learner, learner.prepare_rollout(batch) if hasattr(learner, "prepare_rollout") else batch
 
 
-def measure(name: str) -> float:
+def measure(name: str, compiles: bool) -> float:
     """Return the process time of an update of ``name`` in seconds, in the checkout that PYTHONPATH names."""
     import torch
 
     torch.set_num_threads(1)
     learner, batch = learner_and_batch(name)
+    if compiles:
+        learner.train_step = torch.compile(learner.train_step)
     count = next((n for start, n in UPDATES.items() if name.startswith(start)), 200)
     for _ in range(6):
         learner.update(batch)
@@ -83,20 +86,22 @@ def main() -> None:
     parser.add_argument("new")
     parser.add_argument("algos", nargs="+")
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--compile", action="store_true", help="OLD runs without kernels, by torch.compile")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        print(measure(args.algos[0]))
+        print(measure(args.algos[0], args.compile))
         return
     for name in args.algos:
-        times: dict[str, list[float]] = {args.old: [], args.new: []}
+        times: tuple[list[float], list[float]] = ([], [])
         for _ in range(args.pairs):
-            for root, seconds in times.items():
+            for root, seconds, compiles in ((args.old, times[0], args.compile), (args.new, times[1], False)):
                 env = os.environ | {"PYTHONPATH": os.path.join(os.path.abspath(root), "src"), "OMP_NUM_THREADS": "1"}
-                command = [sys.executable, __file__, root, root, name, "--measure"]
+                env |= {"REVERIE_KERNELS": "off"} if compiles else {}
+                command = [sys.executable, __file__, root, root, name, "--measure", *["--compile"] * compiles]
                 seconds.append(float(subprocess.run(command, env=env, check=True, capture_output=True).stdout))
-        ratios = [a / b for a, b in zip(*times.values(), strict=True)]
-        least = [min(seconds) * 1e3 for seconds in times.values()]
+        ratios = [a / b for a, b in zip(*times, strict=True)]
+        least = [min(seconds) * 1e3 for seconds in times]
         print(
             f"{name:<16} old / new: median {statistics.median(ratios):.3f} of {min(ratios):.3f} to {max(ratios):.3f}; "
             f"least {least[0]:.3f} and {least[1]:.3f} ms an update",

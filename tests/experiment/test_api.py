@@ -22,6 +22,7 @@ import reverie
 from corridor_env import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.table import ALGORITHMS
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import learner_share
@@ -279,6 +280,12 @@ def test_each_name_is_documented() -> None:
 @pytest.mark.parametrize("name", ["load", "train", "train_seeds", "dream", "estimate_return", "extract"])
 def test_what_functions_return_is_there(name: str) -> None:
     assert typing.get_type_hints(getattr(reverie, name))["return"].__name__ in reverie.__all__
+
+
+def test_the_settings_of_each_algorithm_are_there() -> None:
+    for entry in ALGORITHMS:
+        module, _, name = entry.target.partition(":")
+        assert getattr(reverie, name).__module__ == module
 
 
 def test_dir_lists_public_names_alone() -> None:

@@ -43,19 +43,18 @@ def assert_near(found, exact, rtol=1e-4, atol=1e-5):
 
 
 def assert_observes_as_defined(case, without=lambda: None, atol=1e-6):
-    """States, probabilities and gradients: by the kernel and, after ``without()``, prepared layers and definition."""
+    """States, probabilities and gradients: by the kernel and, after ``without()``, the definition."""
     rssm, start, *rows = case
     assert kernel.supports_observe_compiled(rssm, start, *rows)
     torch.manual_seed(1)
     fast = rssm.observe(start, *rows)
     of_fast = gradients(rssm, rows[:2], *fast)
     without()
-    for observe in (steps.observe_prepared, StateSpaceModel.observe.definition):
-        torch.manual_seed(1)
-        rssm.draw = drawer(torch.rand(6, 3, rssm.cfg.stoch))
-        slow = observe(rssm, start, *rows)
-        torch.testing.assert_close([*fast[0], fast[1]], [*slow[0], slow[1]], rtol=1e-5, atol=atol)
-        assert_near(of_fast, gradients(rssm, rows[:2], *slow))
+    torch.manual_seed(1)
+    rssm.draw = drawer(torch.rand(6, 3, rssm.cfg.stoch))
+    slow = StateSpaceModel.observe.definition(rssm, start, *rows)
+    torch.testing.assert_close([*fast[0], fast[1]], [*slow[0], slow[1]], rtol=1e-5, atol=atol)
+    assert_near(of_fast, gradients(rssm, rows[:2], *slow))
 
 
 @torch.no_grad()

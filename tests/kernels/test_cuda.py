@@ -65,7 +65,6 @@ WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/drea
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    monkeypatch.setattr("reverie.kernels.matmul._product", None)
     monkeypatch.setattr("reverie.kernels.gpu.triton_problem", lambda *_: "it has no processors")
     with fake_cuda(monkeypatch) as device:
         yield device

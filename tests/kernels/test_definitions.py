@@ -115,15 +115,6 @@ def mlp(copies, squash, parts, shared=False, norm=None, activation="relu", dropo
     return make
 
 
-def copies(depth, biases=True):
-    def make(normal, s):
-        inputs = depth * s["k"]
-        x, weight = normal(2, s["m"], inputs), normal(2, inputs, s["n"])
-        return x, weight, normal(2, 1, s["n"]) if biases else None
-
-    return make
-
-
 def images(outputs):
     def make(normal, s):
         return normal(s["m"], 7, 6, 4), 0.2 * normal(outputs, 4, 3, 3), normal(outputs), normal(5), 1e-4
@@ -228,35 +219,13 @@ CASES: dict[str, list[Case]] = {
     "losses.quantile_huber_cpu": [
         Case(drawn(("m", 3, "n"), ("m", 3, "k")), (0,)), Case(drawn(("m", 3, "n"), ("m", 3, "k"), 0.0), (0,)),
     ],
-    "matmul.linear_cpu": [
-        Case(drawn(("m", "n"), ("k", "n"), ("k",)), (0, 1, 2), 1e-3, unfit=FEW),
-        Case(drawn(("m", "n"), ("k", "n"), None), (0, 1), 1e-3, unfit=FEW),
-    ],
-    "matmul.copied_linear_cpu": [
-        Case(copies(1), (0, 1, 2), 1e-3, unfit=("one", "none")),
-        Case(copies(30, biases=False), (0, 1), 1e-3, unfit=("one", "none")),
-    ],
     "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1), 1e-4, unfit=("strided",))],
-    "elementwise.norm_silu_cpu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
-    "elementwise.norm_mish_cpu": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
-    "elementwise.sim_norm_cpu": [
-        Case(lambda normal, s: (normal(s["m"], 4 * s["n"]), 4, *normal(2, 4 * s["n"])), (0, 1, 2)),
-        Case(lambda normal, s: (9 * normal(s["m"], 3 * s["n"]), 3), (0,)),
-    ],
-    "elementwise.batch_moments_cpu": [Case(lambda normal, s: (normal(2, s["m"] + 1, s["n"]),), unfit=())],
-    "elementwise.batch_norm_cpu": [
-        Case(lambda normal, s: (normal(2, s["m"] + 1, s["n"]), *normal(2, 2, 1, s["n"])), (0, 1, 2), 1e-4, unfit=()),
-    ],
     "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "conv_relu.conv_relu_cpu": [
         *[Case(make, (1, 2, 3, 4), 5e-3, nan=0, unfit=()) for make in (pixels(24, 25, 4), pixels(28, 28, 3))],
         *[Case(few_pixels(*sizes), (0, 1, 2, 3, 4), 5e-3, nan=0, unfit=()) for sizes in ((16,), (12,), (16, 16))],
     ],
-    "strided.strided_conv_cpu": [
-        Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),
-    ],
-    "strided.transposed_conv_cpu": [Case(drawn(("m", 3, 4, "k"), ("k", 5, 4, 4), (5,)), (0, 1, 2), 1e-3, nan=1)],
     "relu_mlp.perceptron_cpu": [
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
@@ -325,7 +294,7 @@ ELSEWHERE = {
     "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
     "gpu.cast_all_on_gpu",
     "two_hot_gpu.two_hot_mean_triton", "two_hot_gpu.two_hot_loss_triton",
-    "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.open_loop_prepared",
+    "rssm.observe_compiled", "dreams.imagine_prepared",
     "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu", "rows_gpu.gather_device_rows_triton",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "inference.watch_and_act_captured",
     "policy_graphs.act_captured", "policy_graphs.call_captured", "policy_graphs.choose_captured",

@@ -79,12 +79,6 @@ def test_images_may_be_divided_anywhere(monkeypatch):
     assert_same(conv_unfold_norm_silu, unfolded, inputs(7, 6, 5, 3, 8, 3, scales=2))
 
 
-def test_through_winograd_forwards_and_backwards(monkeypatch):
-    monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
-    assert_same(conv_pool_norm_silu, pooled, inputs(5, 6, 9, 16, 20, 3, scales=20), tolerance=5e-5)
-    assert_same(conv_unfold_norm_silu, unfolded, inputs(5, 6, 9, 16, 20, 3, scales=5), tolerance=5e-5)
-
-
 def test_of_equal_pixels_the_first_has_the_gradient():
     x = torch.tensor([[1.0, 1.0], [1.0, 1.0]]).view(1, 2, 2, 1).requires_grad_()
     weight, bias, scale = torch.tensor([2.0, 3.0]).view(2, 1, 1, 1), torch.zeros(2), torch.ones(2)

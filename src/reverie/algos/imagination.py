@@ -76,7 +76,6 @@ def imagine(
     return Trajectory(feature, action, actor(feature[:count].detach(), None if legal is None else legal[:count]), legal)
 
 
-@accelerated
 @torch.no_grad()
 def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
     """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from reverie.kernels.ctypes_call import call, call_compiled, empty_float32, is_cpu_float32, once_differentiable_strict
 
 FULL, TILES, POINTS = 16, 24, 36
-"""Constants of ``winograd.h`` and ``convolution.c``, and the most points of a tile."""
+"""Constants of ``points.h`` and ``convolution.c``, and the most points of a tile."""
 
 TILINGS = {2: ((3, 4), (5, 6)), 3: ((3, 5), (4, 6))}
 """Height and width of a tile's outputs, and points along either, by the kernel's height in cells."""

@@ -1,4 +1,4 @@
-"""Stages of encoder and decoder, a few images at a time, and convolutions by Winograd's algorithm.
+"""Stages of encoder and decoder, a few images at a time.
 
 Images are processed in parts whose convolution stays in the cache, and only what the backward pass needs is stored
 (``images.c``, ``pooled.c``).
@@ -14,29 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num_threads_for, once_differentiable_strict
-from reverie.kernels.elementwise import norm_backward
 from reverie.nn.functional import convolve
 
 MAX_PART_FLOATS = 2**20
 """Floats that the convolution of one part of the images may output: 4 MB."""
 
 FULL, STRETCH, GROUP = 16, 160, 32
-"""Constants of ``pooled.c``; FULL is also a constant of ``winograd.c``."""
-
-SIDE, TILES = 4, 24
-"""Constants of ``winograd.c``."""
-
-MIN_TILES = 512
-"""Smallest number of tiles for Winograd's algorithm: below, transforming the weights takes too long."""
-
-MIN_CHANNELS = 16
-"""Smallest number of input channels for it: below, transforming tiles takes longer than the products."""
-
-_POINTS: dict[int, tuple[list[float], list[float]]] = {
-    3: ([0, 1, -1, 2, -2], [1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24]),
-    5: ([0, 1, -1, 2, -2, 1 / 2, -1 / 2], [1, -2 / 9, -2 / 9, 1 / 90, 1 / 90, 32 / 45, 32 / 45]),
-}
-"""For each kernel size, the points other than infinity, and the factors of the weights' values at these points."""
+"""Constants of ``pooled.c``."""
 
 
 def parts(images: int, numbers: int) -> Iterator[slice]:
@@ -61,6 +45,20 @@ def _supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *parameters: Tensor
     return square and bias.shape == weight.shape[:1] and is_cpu_float32(x, weight, bias, *parameters)
 
 
+def _norm_backward(
+    x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Return the gradient with respect to x of ``norm_silu``, or of ``norm_silu`` after ``pixel_shuffle``.
+
+    The gradient of the scale is added to ``dscale`` ``[threads, C]``, float64, in parts.
+    """
+    dx, width, workers = torch.empty_like(x), len(scale), num_threads_for(x)
+    scratch = x.new_empty(workers, 2 * width)
+    call_compiled("norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps,
+            workers)  # fmt: skip
+    return dx
+
+
 class _Gradients:
     """The gradients of a convolution, summed over parts of the images."""
 
@@ -70,52 +68,6 @@ class _Gradients:
         self.dx = torch.empty_like(x) if needs_x else None
         self.dweight = torch.zeros_like(weight) if needs_weight else None
         self.dbias = weight.new_zeros(len(weight)) if needs_bias else None
-
-
-# ---------------------------------------------------------------------- Winograd's algorithm
-
-
-class PreparedConvolution:
-    """A convolution that keeps height and width, prepared once for several calls on images ``[M, H, W, C]``.
-
-    Winograd's algorithm, where it is faster, evaluates tiles and weights as polynomials at a few points, where the
-    convolution is a product for each point (``winograd.c``). A convolution of 5 x 5 takes a third, one of 3 x 3 half of
-    oneDNN's time. Values differ from the direct sum by a relative error of a few 1e-6.
-
-    The weights are ``[outputs, C, kernel, kernel]`` with an odd kernel, the bias is ``[outputs]``.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
-        """``images`` is the shape ``[M, H, W, C]`` of all images together."""
-        self.weight = weight
-        self.bias = bias
-        tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
-        pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
-        self.points: Tensor | None = _to_points(weight) if pays else None
-        self.base: Tensor = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - len(weight)))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
-        if self.points is None:
-            return convolve(x, self.weight, self.bias)
-        x, outputs, workers = x.contiguous(), len(self.weight), num_threads_for(x)
-        in_, out = _ceil(x.shape[-1], FULL), self.points.shape[-1]
-        scratch = x.new_zeros(workers, len(self.points) * (TILES * (in_ + out) + 2 * FULL))
-        y = x.new_empty(*x.shape[:-1], outputs)
-        call_compiled("winograd", x, self.points, self.base, y, scratch, scratch.shape[1], *x.shape, outputs,
-                self.weight.shape[-1], workers)  # fmt: skip
-        return y
-
-
-def _to_points(weight: Tensor) -> Tensor:
-    """Transform weights ``[outputs, C, kernel, kernel]`` to ``[n * n, C, outputs padded to whole vectors]``."""
-    outputs, channels, kernel, _ = weight.shape
-    values, factors = _POINTS[kernel]
-    rows = [[f * v**i for i in range(kernel)] for v, f in zip(values, factors, strict=True)]
-    line = torch.tensor([*rows, [0.0] * (kernel - 1) + [1.0]], dtype=torch.float64)  # [n, kernel]
-    both = torch.kron(line, line)  # [n * n, kernel * kernel]
-    points = both @ weight.detach().double().permute(2, 3, 1, 0).reshape(kernel * kernel, -1)
-    return F.pad(points.view(-1, channels, outputs), (0, -outputs % FULL)).float().contiguous()
 
 
 # ---------------------------------------------------------------------- a stage of the encoder
@@ -140,9 +92,8 @@ class _ConvPool(torch.autograd.Function):
         weight = weight.contiguous(memory_format=torch.channels_last)
         out = x.new_empty(m, (h + 1) // 2, (w + 1) // 2, width)
         pooled, which = torch.empty_like(out), torch.empty_like(out, dtype=torch.uint8)
-        convolution = PreparedConvolution(weight, bias, x.shape)
         for part in parts(m, h * w * width):
-            y = convolution(x[part]).contiguous()
+            y = convolve(x[part], weight, bias).contiguous()
             call_compiled(
                 "pool_norm_silu", y, scale, pooled[part], which[part], out[part], *y.shape, eps, num_threads_for(y)
             )
@@ -157,7 +108,7 @@ class _ConvPool(torch.autograd.Function):
         x, weight, scale, pooled, which = ctx.saved_tensors
         grads, grad, dscale = _PooledGradients(x, weight, ctx), grad.contiguous(), _sums_for(scale)
         for part in parts(len(x), pooled[0].numel()):
-            grads.add(part, norm_backward(pooled[part], scale, grad[part], dscale, ctx.eps), which[part])
+            grads.add(part, _norm_backward(pooled[part], scale, grad[part], dscale, ctx.eps), which[part])
         return grads.dx, grads.dweight, grads.dbias, dscale.sum(0).float(), None
 
 
@@ -232,9 +183,9 @@ class _ConvUnfold(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
         x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, len(weight) // 4
         weight = weight.contiguous(memory_format=torch.channels_last)
-        out, outputs, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], PreparedConvolution(weight, bias, x.shape)
+        out, outputs = x.new_empty(m, 2 * h, 2 * w, width), []
         for part in parts(m, h * w * 4 * width):
-            y = convolution(x[part]).contiguous()
+            y = convolve(x[part], weight, bias).contiguous()
             call_compiled("norm_silu", y, scale, out[part], y.numel() // width, width, h, w, eps, num_threads_for(y))
             outputs.append(y)
         if ctx is not None:
@@ -248,32 +199,21 @@ class _ConvUnfold(torch.autograd.Function):
         x, weight, scale, *outputs = ctx.saved_tensors
         grads, grad, dscale = _UnfoldedGradients(x, weight, ctx), grad.contiguous(), _sums_for(scale)
         for part, y in zip(parts(len(x), x[0, ..., 0].numel() * len(weight)), outputs, strict=True):
-            grads.add(part, norm_backward(y, scale, grad[part], dscale, ctx.eps, (x.shape[1], x.shape[2])))
+            grads.add(part, _norm_backward(y, scale, grad[part], dscale, ctx.eps, (x.shape[1], x.shape[2])))
         return grads.dx, grads.dweight, grads.dbias, dscale.sum(0).float(), None
 
 
 class _UnfoldedGradients(_Gradients):
-    """The gradients of a convolution; its input's is computed by Winograd's algorithm if that is faster."""
-
-    def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
-        super().__init__(x, weight, ctx)
-        mirrored, images = weight.flip(2, 3).transpose(0, 1), torch.Size([*x.shape[:3], len(weight)])
-        back = None if self.dx is None else PreparedConvolution(mirrored, weight.new_zeros(weight.shape[1]), images)
-        self.back = back if back is not None and back.points is not None else None
-        self.mask = [self.dx is not None and self.back is None, self.dweight is not None, self.dbias is not None]
+    """The gradients of a convolution."""
 
     def add(self, part: slice, dy: Tensor) -> None:
         """Add the gradients of ``x[part]``, given the gradient ``dy`` ``[m, H, W, outputs]`` of its convolution."""
-        if self.dx is not None and self.back is not None:
-            self.dx[part] = self.back(dy)
-        if not any(self.mask):
-            return
         reach = self.weight.shape[-1] // 2
         dx, dweight, dbias = torch.ops.aten.convolution_backward(
             dy.permute(0, 3, 1, 2), self.x[part].permute(0, 3, 1, 2), self.weight, [len(self.weight)], [1, 1],
-            [reach, reach], [1, 1], False, [0, 0], 1, self.mask,
+            [reach, reach], [1, 1], False, [0, 0], 1, [x is not None for x in (self.dx, self.dweight, self.dbias)],
         )  # fmt: skip
-        if self.dx is not None and self.back is None:
+        if self.dx is not None:
             self.dx[part] = dx.permute(0, 2, 3, 1)
         if self.dweight is not None:
             self.dweight += dweight

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_float32
-from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.packing import pack_panels
 
 STRIP = 32
@@ -144,16 +143,21 @@ def _weight_gradients(s: Sizes, x: TraceCPU, grads: list[Tensor], scales: list[T
     """Return each weight's gradient, by one product over all steps; x and ``grads`` are ``[T * M, width]``."""
     deter, stoch, _, recurrent, gates, head, logits = grads
     return Weights(
-        in_deter=weight_gradient(x.before_deter, deter), in_deter_bias=deter.sum(0),
-        in_stoch=weight_gradient(x.before_stoch, stoch), in_stoch_bias=stoch.sum(0),
-        shared=weight_gradient(x.shared, recurrent), recurrent_bias=recurrent.sum(0),
-        own=block_gradient(x.before_deter, recurrent, s.blocks),
-        gates=block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
-        head=weight_gradient(x.deter, head),
-        logits=weight_gradient(x.head, logits), logits_bias=logits.sum(0),
+        in_deter=deter.T @ x.before_deter, in_deter_bias=deter.sum(0),
+        in_stoch=stoch.T @ x.before_stoch, in_stoch_bias=stoch.sum(0),
+        shared=recurrent.T @ x.shared, recurrent_bias=recurrent.sum(0),
+        own=_block_gradient(x.before_deter, recurrent, s.blocks),
+        gates=_block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
+        head=head.T @ x.deter,
+        logits=logits.T @ x.head, logits_bias=logits.sum(0),
         in_deter_scale=scales[0].sum(0), in_stoch_scale=scales[1].sum(0), recurrent_scale=scales[2].sum(0),
         head_scale=scales[3].sum(0),
     )  # fmt: skip
+
+
+def _block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
+    """Return the gradient of block-diagonal weights, ``[K, outputs / K, inputs / K]``."""
+    return torch.stack([g.T @ i for i, g in zip(x.chunk(blocks, 1), grad.chunk(blocks, 1), strict=True)])
 
 
 def prior_step_cpu(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:

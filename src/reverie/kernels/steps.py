@@ -1,11 +1,7 @@
-"""State-space models over many steps without a compiler: layers prepared once, one weight gradient for all steps.
+"""The layers of state-space models, prepared once for the steps of an imagined sequence, without gradients.
 
-``nn/state_space.py`` and ``algos/imagination.py`` define the computation. Here
-
-- weights are cast and cut once for a sequence, and the parts of the first layers that read observations and actions
-  are computed as one product for all rows;
-- autograd would add up a gradient of the size of the weights at every step. The backward pass of a step only records
-  its input and the gradient of its output; one product over all steps gives the gradient of the weights.
+``nn/state_space.py`` and ``algos/imagination.py`` define the computation. Here weights are cast and cut once for a
+sequence.
 """
 
 from __future__ import annotations
@@ -18,9 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from reverie.algos import imagination
-from reverie.kernels.ctypes_call import once_differentiable_strict
-from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.module_watch import ModuleWatch
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
 from reverie.nn.functional import cast_parameter, gru, linear
@@ -75,40 +68,11 @@ def _can_prepare(rssm: Any) -> bool:
     )
 
 
-def supports_prepared(rssm: StateSpaceModel, *_: object) -> bool:
-    """Return whether :func:`observe_prepared` and :func:`open_loop_prepared` can be used."""
-    return prepared_class(rssm) is not None
-
-
-def observe_prepared(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
-    """Compute ``StateSpaceModel.observe``."""
-    keep, from_x = (~is_first).to(x.dtype), embedded(rssm, x)  # [B, T], [B, T, hidden]
-    steps = prepare(rssm, x.dtype)
-    actions = steps.embed_action((action * keep.unsqueeze(-1)).to(x.dtype))  # [B, T, hidden]
-    weight_h = rssm.posterior.first.weight[:, : rssm.cfg.deter]
-    from_h, head = step_linear(weight_h.to(x.dtype), None), StepLayers(rssm.posterior.rest, x.dtype)
-    (h, z), rows = start, []
-    for a, x_t, k in zip(actions.unbind(1), from_x.unbind(1), keep.unbind(1), strict=True):
-        h = steps.step(h * k[:, None], z * k[:, None, None], a)  # [B, D]
-        stats = rssm.stats(head(from_h(h, x_t)))  # [B, S, n]
-        z = rssm.sample(stats).to(h.dtype)
-        rows.append((h, z, stats))
-    h, z, stats = (torch.stack(column, 1) for column in zip(*rows, strict=True))
-    return Latent(h, z), stats
-
-
 def embedded(rssm: StateSpaceModel, x: Tensor) -> Tensor:
     """Return the part of the posterior's first layer, which is linear in [h, x], for x ``[B, T, E]``."""
     first, dtype = rssm.posterior.first, x.dtype
     weight = cast_parameter(first.weight, dtype)[:, rssm.cfg.deter :]
     return linear(x, weight, cast_parameter(first.bias, dtype))  # [B, T, hidden]
-
-
-@torch.no_grad()
-def open_loop_prepared(rssm: Any, start: Latent, actions: Tensor) -> Latent:
-    """Compute ``imagination.open_loop``."""
-    latent: Latent = imagination.open_loop.definition(prepare(rssm, start.deter.dtype), start, actions)  # type: ignore[attr-defined]
-    return latent
 
 
 # ---------------------------------------------------------------------- layers of a step
@@ -134,11 +98,6 @@ class PreparedRSSM:
         weight = torch.block_diag(first.weight, second.weight)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return weight, torch.cat([first.bias, second.bias]), torch.stack([norm.weight, another.weight])
 
-    def embed_action(self, action: Tensor) -> Tensor:
-        """Embed the actions of all steps ``[..., A]``: ``[..., hidden]``."""
-        embedded: Tensor = self.rssm.in_action(bound(action))
-        return embedded
-
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """Return the next h ``[M, D]``; the action is embedded, ``[M, hidden]``."""
         shared: Tensor | None = torch.cat([self.in_deter(h), self.in_stoch(z.flatten(1)), action], -1)
@@ -160,14 +119,10 @@ class PreparedDenseRSSM:
     def __init__(self, rssm: DenseRSSM, dtype: torch.dtype) -> None:
         self.rssm: DenseRSSM = rssm
         weight = rssm.input.weight.to(dtype)
-        self.in_stoch: StepLinear = step_linear(weight[:, : rssm.width], None)
-        self.in_action: StepLinear = step_linear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
+        self.in_stoch: StepLinear = StepLinear(weight[:, : rssm.width], None)
+        self.in_action: StepLinear = StepLinear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
         self.cell: Cell = _cell_steps(rssm.gru, dtype)
         self.prior: StepLayers = StepLayers(_all_layers(rssm.prior_net), dtype)
-
-    def embed_action(self, action: Tensor) -> Tensor:
-        """Return the part of the first layer for the actions of all steps ``[..., A]``: ``[..., hidden]``."""
-        return linear(action, self.rssm.input.weight[:, self.rssm.width :], self.rssm.input.bias)
 
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """Return the next h ``[M, D]``; the action is embedded, ``[M, hidden]``."""
@@ -255,8 +210,8 @@ def _block_steps(layer: Any, dtype: torch.dtype) -> Any:
     block, shared = torch.tensor_split(cast_parameter(layer.weight, dtype), [layer.own], -1)
     bias = cast_parameter(layer.bias, dtype)
     if not shared.shape[-1]:
-        return BlockSteps(step_linear(block, bias), None)
-    return BlockSteps(step_linear(block, None), step_linear(shared.reshape(len(bias), -1), bias))
+        return BlockSteps(StepLinear(block, bias), None)
+    return BlockSteps(StepLinear(block, None), StepLinear(shared.reshape(len(bias), -1), bias))
 
 
 def _linear_steps(layer: Any, dtype: torch.dtype) -> Any:
@@ -267,16 +222,10 @@ def _linear_steps(layer: Any, dtype: torch.dtype) -> Any:
     if type(layer) not in (Linear, Dense):
         return layer
     bias = None if layer.bias is None else cast_parameter(layer.bias, dtype)
-    return step_linear(cast_parameter(layer.weight, dtype), bias)
+    return StepLinear(cast_parameter(layer.weight, dtype), bias)
 
 
 # ---------------------------------------------------------------------- products
-
-
-def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
-    """Return a linear layer for all steps of one sequence."""
-    has_gradient = torch.is_grad_enabled() and weight.requires_grad and _running() is not None
-    return DeferredLinear(weight, bias) if has_gradient else StepLinear(weight, bias)
 
 
 def _blockwise_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
@@ -305,81 +254,3 @@ class StepLinear:
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
         """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias."""
         return _blockwise_linear(x, self.weight, self.bias if base is None else base)
-
-
-def _running() -> int | None:
-    """Return PyTorch's number of the current backward pass, -1 outside of one; None if PyTorch does not number them."""
-    number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-    return None if number is None else number()
-
-
-class _Notes:
-    """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done.
-
-    They belong to one backward pass. If it needs no weight gradient, it leaves them, and the next pass drops them.
-    """
-
-    def __init__(self) -> None:
-        self.pairs: list[tuple[Tensor, Tensor]] = []
-        self.backward_id: int | None = -1  # PyTorch's number of the backward pass
-
-    def add(self, x: Tensor, grad: Tensor) -> None:
-        running = _running()
-        if running != self.backward_id:
-            self.backward_id, self.pairs = running, []
-        self.pairs.append((x.detach(), grad))  # x itself would keep the graph alive, which refers to these notes
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        x, grad = (torch.cat(side) for side in zip(*self.pairs, strict=True))
-        self.pairs = []
-        return x, grad
-
-
-class _Weights(torch.autograd.Function):
-    """Forward the weights and bias, for all steps; backward the product over all steps."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: _Notes) -> tuple[Tensor, Tensor | None]:
-        ctx.notes, ctx.blocks, ctx.has_bias = notes, weight.shape[0] if weight.ndim == 3 else 0, bias is not None
-        ctx.set_materialize_grads(False)  # the steps return no gradient for the weights
-        return weight.view_as(weight), None if bias is None else bias.view_as(bias)
-
-    @staticmethod
-    @once_differentiable_strict
-    def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
-        x, grad = ctx.notes.take()  # [T * M, inputs], [T * M, outputs]
-        bias = grad.sum(0) if ctx.has_bias else None
-        return block_gradient(x, grad, ctx.blocks) if ctx.blocks else weight_gradient(x, grad), bias, None
-
-
-class _Step(torch.autograd.Function):
-    """The product of one step, which records its input and gradient instead of computing the weights' gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
-        return _blockwise_linear(x, weight, base)
-
-    @staticmethod
-    @once_differentiable_strict
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
-        ctx.notes.add(x, grad)
-        base = grad if ctx.base_ndim == 2 else None  # a bias' gradient is computed with the weights'
-        return _blockwise_linear(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
-
-
-class DeferredLinear(StepLinear):
-    """A :class:`StepLinear` that computes the weights' gradient once, for all steps of one sequence."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.notes: _Notes = _Notes()
-        super().__init__(*_Weights.apply(weight, bias, self.notes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """See :class:`StepLinear`."""
-        base = self.bias if base is None else base
-        out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return out

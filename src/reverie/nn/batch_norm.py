@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.collectives import mean_across_ranks
-from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Obs
 from reverie.nn.bodies import Body, CopiedLinear, Copies, SphericalLinear
 
@@ -30,15 +29,13 @@ BATCH_NORM_EPS = 1e-3
 """Added to variances: the authors' code of CrossQ (github.com/adityab/CrossQ) and of XQC."""
 
 
-@accelerated
 @torch.no_grad()
-def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def _batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the means and the variances ``[K, 1, width]`` of K batches ``[K, M, width]``, without gradient."""
     var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)
     return mean, var
 
 
-@accelerated
 def batch_norm(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scale (x - m) / s + shift, m, and s^2: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1.
 
@@ -152,7 +149,7 @@ class BatchRenormLayer(BatchNormLayer):
 
     def normalize(self, x: Tensor, only: slice) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
-            mean, var = batch_moments(x)  # [k, 1, width] each
+            mean, var = _batch_moments(x)  # [k, 1, width] each
             std = (var + BATCH_NORM_EPS).sqrt()
             running_std, warm = (self.var[only] + BATCH_NORM_EPS).sqrt(), self.updates >= self.warmup
             r = torch.where(warm, (std / running_std).clamp(1 / MAX_RATIO, MAX_RATIO), 1.0)

@@ -45,7 +45,6 @@ def cast_once(parameters: Sequence[Tensor], dtype: torch.dtype) -> Iterator[None
         _copies.reset(token)
 
 
-@accelerated
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b ``[..., outputs]`` in the dtype of x.
 
@@ -57,7 +56,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-@accelerated
 def copied_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b ``[K, M, outputs]`` of K layers in the dtype of x.
 
@@ -91,13 +89,11 @@ def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     return F.silu(F.rms_norm(x.float(), scale.shape, scale, eps).to(x.dtype))
 
 
-@accelerated
 def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Return Mish(layer norm(x)) ``[..., C]``, in float32. Mish(y) = y tanh(ln(1 + e^y)): Misra, arXiv:1908.08681."""
     return F.mish(F.layer_norm(x.float(), scale.shape, scale, shift)).to(x.dtype)
 
 
-@accelerated
 def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
     """Return the softmax of every ``size`` numbers of ``[..., C]``, in float32; with ``scale``, of their layer norm.
 
@@ -257,14 +253,12 @@ def conv_relu(
     return y
 
 
-@accelerated
 def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Map images ``[M, H, W, C]`` by weights ``[outputs, C, k, l]`` to ``[M, (H - k) // 2 + 1, .., outputs]``."""
     y = F.conv2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)
     return y.permute(0, 2, 3, 1)
 
 
-@accelerated
 def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Map images ``[M, H, W, C]`` by weights ``[C, outputs, k, l]`` to ``[M, 2 (H - 1) + k, .., outputs]``."""
     y = F.conv_transpose2d(x.permute(0, 3, 1, 2), weight.to(x.dtype), bias.to(x.dtype), stride=2)

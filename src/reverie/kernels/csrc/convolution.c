@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "winograd.h"
+#include "points.h"
 
 enum { MOST = 6, LARGEST = 5 }; /* points, and cells of a side */
 

@@ -1,7 +1,7 @@
 /* Winograd's minimal filtering (Lavin and Gray 2016): transforms of a row of pixels, and products at a point. */
 
-#ifndef REVERIE_WINOGRAD_H
-#define REVERIE_WINOGRAD_H
+#ifndef REVERIE_POINTS_H
+#define REVERIE_POINTS_H
 
 #include "kernels.h"
 #include "lanes.h"
