@@ -31,7 +31,7 @@ FROM_SOURCE = ["crafter"]
 """Packages without wheels: pure Python, so that no compiler is needed. All others must have a wheel."""
 OF_TORCH = ("nvidia-", "cuda-")
 """Beginnings of packages that PyTorch pins by itself."""
-APART = ["miniworld", "memory_maze", "craftax", "flappy_bird", "robotics", "mario", "pettingzoo", "diambra", "gymnax"]
+APART = ["miniworld", "memory_maze", "craftax", "flappy_bird", "robotics", "mario", "pettingzoo", "gymnax"]
 """Extras that no test installs and that exclude each other. Each must resolve alone, without the pins."""
 OUTSIDE = {"uv"}
 """Packages that are pinned but belong to no extra: uv is installed by the Makefile."""

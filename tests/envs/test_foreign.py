@@ -2,17 +2,15 @@
 
 import sys
 import types
-from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 import env_steps
-import env_zoo
 from reverie.core.errors import EnvError
 from reverie.envs.adapters import OldGym
 from reverie.envs.config import EnvConfig
@@ -55,7 +53,7 @@ def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatc
     monkeypatch.delitem(gymnasium.registry, "MiniWorld-OneRoom-v0", raising=False)
     for env_id, said in (
         ("MiniWorld-OneRoom-v0", r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"),
-        ("dmlab/rooms_watermaze", "needs the package 'deepmind_lab' .*Note that it is on no package index"),
+        ("minedojo/harvest_milk", "needs the package 'minedojo' .*Note that its Minecraft needs Java 8"),
     ):
         with pytest.raises(EnvError, match=said):
             make_vector_env(EnvConfig(id=env_id), seed=0)
@@ -138,17 +136,6 @@ def packages(monkeypatch):
     return put
 
 
-def test_minerl(packages):
-    made = []
-    packages(minerl={}, gym={"make": lambda task, **given: made.append(Old(task=task, **given)) or made[-1]})
-    env, steps = play(8, id="MineRLNavigateDense-v0", kwargs={"resolution": 64})
-    assert made[0].given == {"task": "MineRLNavigateDense-v0", "resolution": 64}
-    assert {key: part.kind for key, part in env.obs_spec.items()} == {"inventory/dirt": "categorical", "pov": "image"}
-    assert {key: part.width for key, part in env.action_spec.parts.items()} == {"camera": 2, "craft": 2}
-    assert [t for t, step in enumerate(steps) if step.is_terminal] == [3, 7]
-    assert {action["craft"] for action in made[0].actions} <= {"none", "planks"}
-
-
 def test_minedojo(packages):
     class Dojo(Old):
         action_space = MultiDiscrete(nvec=np.array([3, 3, 4, 25, 25, 8, 244, 36]))
@@ -161,29 +148,8 @@ def test_minedojo(packages):
     assert made[0].actions[0].shape == (8,)
 
 
-def test_diambra(packages):
-    @dataclass
-    class EnvironmentSettings:
-        difficulty: int = 1
-
-    frame, own = spaces.Box(0, 255, (8, 9, 3), np.uint8), spaces.Dict({"wins": spaces.Discrete(3)})
-    space = spaces.Dict({"frame": frame, "P1": own})
-    calls = []
-
-    def make(game_id, env_settings=None, render_mode=None, rank=0):
-        calls.append((game_id, env_settings, rank))
-        return env_zoo.Scripted(space, [space.sample()], action_space=spaces.MultiDiscrete([9, 4]))
-
-    arena = types.ModuleType("diambra.arena")
-    arena.make, arena.EnvironmentSettings = make, EnvironmentSettings
-    packages(diambra={"arena": arena, "__path__": []}, **{"diambra.arena": vars(arena)})
-    env, _ = play(3, id="diambra/doapp", kwargs={"difficulty": 3})
-    assert calls == [("doapp", EnvironmentSettings(3), 0)]
-    assert set(env.obs_spec) == {"P1/wins", "frame"}
-    assert env.action_spec.width == 13
-
-
-def test_deepmind_lab(packages):
+def test_a_suite_of_ones_own(packages, monkeypatch):
+    """The example for DeepMind Lab, with a stand-in."""
     labs = []
 
     class Lab:
@@ -207,9 +173,11 @@ def test_deepmind_lab(packages):
             return 1.0
 
     packages(deepmind_lab={"Lab": Lab})
-    env, steps = play(6, id="dmlab/contributed.dmlab30.rooms_watermaze")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    monkeypatch.delitem(sys.modules, "dmlab", raising=False)
+    env, steps = play(6, id="dmlab:explore_goals-v0")
     size = {"height": "64", "width": "64"}
-    assert labs == [("contributed/dmlab30/rooms_watermaze", ["RGB_INTERLEAVED"], size, "hardware")]
+    assert labs == [("contributed/dmlab30/explore_goal_locations_small", ["RGB_INTERLEAVED"], size, "hardware")]
     assert env.action_spec.width == 15
     assert [int(step.obs["image"][0, 0, 0, 0]) for step in steps] == [3, 2, 1, 1, 3, 2]
     assert (steps[3].is_last.item(), steps[3].is_terminal.item()) == (True, False)

@@ -125,6 +125,4 @@ def _example_class() -> Any:
         )
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    factory: Any = message_factory  # protobuf 3, which DIAMBRA needs, has classes for it
-    make_class = getattr(factory, "GetMessageClass", None) or factory.MessageFactory(pool).GetPrototype
-    return make_class(pool.FindMessageTypeByName("tf.Example"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))

@@ -1,4 +1,4 @@
-"""Adapters to Gymnasium for other interfaces: old Gym, ProcGen, JAX, DeepMind Lab, PettingZoo.
+"""Adapters to Gymnasium for other interfaces: old Gym, ProcGen, JAX, PettingZoo.
 
 The packages are imported when an environment is made.
 """
@@ -147,20 +147,6 @@ class MemoryMaze(Adapter):
         self._maze.close()
 
 
-def diambra(game: str, render_mode: str | None = None, rank: int = 0, **settings: Any) -> GymEnv:
-    """Make a game of DIAMBRA Arena; ``settings`` are those of its EnvironmentSettings."""
-    from diambra import arena
-
-    env: GymEnv = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
-    return env
-
-
-def minerl(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
-    """Make a task of MineRL, such as ``MineRLNavigateDense-v0``, without the wrappers of ``gym.make``."""
-    importlib.import_module("minerl")
-    return OldGym(importlib.import_module("gym").make(task, **kwargs).unwrapped, render_mode)
-
-
 def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
     """Make a task of MineDojo, such as ``harvest_milk``, with images of 64 x 64 pixels."""
     return OldGym(importlib.import_module("minedojo").make(task, **{"image_size": (64, 64), **kwargs}), render_mode)
@@ -239,47 +225,6 @@ class Craftax(Adapter):
         obs, self._state, reward, done, info = self._game.step(self._key(), self._state, int(action), self._params)
         late = bool(self._state.timestep >= self._params.max_timesteps)
         return self._to_array(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
-
-
-LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0, 0), (-10, 0, 0, 0, 0),
-               (10, 0, 0, 0, 0), (-60, 0, 0, 0, 0), (60, 0, 0, 0, 0), (0, 10, 0, 0, 0), (0, -10, 0, 0, 0),
-               (-10, 0, 0, 1, 0), (10, 0, 0, 1, 0), (-60, 0, 0, 1, 0), (60, 0, 0, 1, 0), (0, 0, 0, 0, 1))  # fmt: skip
-"""Look, look down, strafe, move and fire: the actions of PopArt (Hessel et al. 2019, arXiv:1809.04474), as in the code
-of DreamerV3 (github.com/danijar/dreamerv3, embodied/envs/dmlab.py)."""
-
-
-class DmLab(Adapter):
-    """A level of DeepMind Lab: images ``[height, width, 3]``, 15 actions; ``frames`` frames for each action."""
-
-    def __init__(
-        self, level: str, height: int = 64, width: int = 64, frames: int = 4, renderer: str = "hardware",
-        render_mode: str | None = None, **config: Any,
-    ) -> None:  # fmt: skip
-        import deepmind_lab
-
-        level = level.replace(".", "/")  # an id cannot have a second slash
-        texts = {name: str(value) for name, value in {"height": height, "width": width, **config}.items()}
-        self._lab = deepmind_lab.Lab(level, ["RGB_INTERLEAVED"], config=texts, renderer=renderer)
-        self.render_mode: str | None = render_mode
-        self._frames = frames
-        self.observation_space: spaces.Box = spaces.Box(0, 255, (height, width, 3), np.uint8)
-        self.action_space: spaces.Discrete = spaces.Discrete(len(LAB_ACTIONS))
-
-    def _begin(self, seed: int | None) -> Reset:
-        self._lab.reset(seed=self._seed())
-        self._image = self._lab.observations()["RGB_INTERLEAVED"]
-        return self._image, {}
-
-    def step(self, action: Any) -> Stepped:
-        """Take ``action``.
-
-        Levels end only at their time limit, so the end is a truncation; the last image is repeated.
-        """
-        look, down, strafe, move, fire = LAB_ACTIONS[action]
-        reward = self._lab.step(np.array([look, down, strafe, move, fire, 0, 0], np.intc), num_steps=self._frames)
-        if runs := self._lab.is_running():
-            self._image = self._lab.observations()["RGB_INTERLEAVED"]
-        return self._image, float(reward), False, not runs, {}
 
 
 class SingleAgentEnv(Adapter):

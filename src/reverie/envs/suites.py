@@ -162,7 +162,6 @@ class Suite(NamedTuple):
     was."""
 
 
-MINECRAFT_NOTE = "its Minecraft needs Java 8 and is downloaded when it is built"
 # fmt: off
 SUITES = (
     Suite("Atari", ("ALE/",), "ale_py", "atari", _atari, "dqn --env ALE/Pong-v5"),
@@ -193,15 +192,9 @@ SUITES = (
     Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "SingleAgentEnv",
         "name"),
           "dqn --env pettingzoo/classic.connect_four_v3"),
-    Suite("DIAMBRA", ("diambra/",), "diambra", "diambra", _any("diambra.arena", "diambra", "game"),
-          "dreamer_v3 --env diambra/doapp", "its games run in a container, and require the original game files"),
-    Suite("DeepMind Lab", ("dmlab/",), "deepmind_lab", "", _any("deepmind_lab", "DmLab", "level"),
-          "dreamer_v3 --env dmlab/contributed.dmlab30.explore_goal_locations_small",
-          "it is on no package index: it is built with Bazel"),
-    Suite("MineRL", ("MineRL",), "minerl", "", _any("minerl", "minerl", "task"),
-          "dreamer_v3 --env MineRLNavigateDense-v0", MINECRAFT_NOTE),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
-          "dreamer_v3 --env minedojo/harvest_milk", MINECRAFT_NOTE),
+          "dreamer_v3 --env minedojo/harvest_milk",
+          "its Minecraft needs Java 8 and is downloaded when it is built"),
     Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
