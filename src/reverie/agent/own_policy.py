@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
+from reverie.agent.play import max_episode_steps
 from reverie.agent.player import AgentState, Player
 from reverie.agent.recording import record_agent, record_episodes
 from reverie.core.errors import ConfigError, DataError, short_repr
@@ -19,9 +20,7 @@ from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
-from reverie.envs.limits import own_limit
 from reverie.envs.make import EnvLike, close_quietly, env_factory, env_name
-from reverie.envs.wrappers import wrapper_stack
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.evaluate import Evaluation
 
@@ -88,7 +87,7 @@ def evaluate(
     config = RecordConfig(episodes=episodes, deterministic=deterministic, seed=seed)
     played = player.make_env()
     scores, lengths, cut_off = list[float](), list[int](), list[int]()
-    limit = max(player.episode_limit, own_limit(wrapper_stack(played)) or 0)
+    limit = max_episode_steps(player, played)
     try:
         with seeded_rng(seed):
             for episode in record_episodes(player, played, config, limit, cut_off):
