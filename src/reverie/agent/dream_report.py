@@ -27,11 +27,11 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.core.types import FLAGS, Batch, Mode
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
-from reverie.run.collect import take_action, to_executed_action
+from reverie.run.collect import take_turn, to_executed_action
 from reverie.run.folder import RunFolder
 
 CONTEXT = 8
@@ -274,17 +274,12 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
-        steps: list[Step] = []
-        actions: list[Tensor] = []
-        while True:
-            action, state = policy.act(step, state, mode)
+        steps, actions = [step], list[Tensor]()
+        while len(steps) < longest and not step.is_last[0]:
+            action, step, state = take_turn(env, policy, step, state, mode)
+            actions.append(action)
             steps.append(step)
-            actions.append(to_executed_action(action, step))
-            if len(steps) == longest or bool(step.is_last[0]):
-                break
-            step, executed = take_action(env, actions[-1])
-            if executed is not actions[-1]:
-                actions[-1], state = executed, policy.override(state, executed)
+        actions.append(to_executed_action(policy.act(step, state, mode)[0], step))
         columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
         columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
         yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))

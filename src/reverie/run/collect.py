@@ -604,6 +604,14 @@ def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
     return step, action if env.executed_actions is None else env.executed_actions.replace_in(action)
 
 
+def take_turn(env: Env, policy: Policy[Any], step: Step, state: Any, mode: Mode) -> tuple[Tensor, Step, Any]:
+    """Act on the rows ``step``; return the executed action ``[N, A]``, the next rows and the policy's state."""
+    action, state = policy.act(step, state, mode)
+    action = to_executed_action(action, step)
+    next_step, executed = take_action(env, action)
+    return executed, next_step, state if executed is action else policy.override(state, executed)
+
+
 def random_flat_actions(
     spec: ActionSpec, num_envs: int, rng: np.random.Generator, legal: Tensor | None = None
 ) -> Tensor:

@@ -19,7 +19,7 @@ from reverie.run.collect import (
     initial_state,
     means_of_columns,
     read_exact_rewards,
-    to_executed_action,
+    take_turn,
 )
 from reverie.run.folder import RunFolder, read_final_result
 
@@ -199,12 +199,10 @@ def evaluate(
             finish(late)
         if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
-        action, state = policy.act(step, state, mode)
-        action = to_executed_action(action, step)
-        step, num_turns = env.step(action), num_turns + 1
-        if (executed_actions := env.executed_actions) is not None:
-            state = policy.override(state, executed_actions.replace_in(action))
-            num_takeovers = num_takeovers + executed_actions.is_takeover.sum()
+        _, step, state = take_turn(env, policy, step, state, mode)
+        num_turns += 1
+        if env.executed_actions is not None:
+            num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
     if num_takeovers:
