@@ -87,6 +87,16 @@ def test_rows_that_a_checkpoint_holds_are_settled(space, tmp_path):
     check_rows(rows, space)
 
 
+def test_a_checkpoint_counts_the_replaced_actions_of_the_rows_that_it_waits_for():
+    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "filter"))
+    collector = EnvCollector(env, Remembering(), Rows())
+    counts = []
+    for _ in range(9):
+        collector.collect()
+        counts.append(collector.state_dict()["filtered"][0])
+    assert counts == [0, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
 def test_a_policy_that_remembers_its_action_remembers_the_executed_one():
     env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "filter"))
     policy = Remembering()

@@ -328,16 +328,9 @@ class EnvCollector:
 
         Waits for the rows. Without rows and policy state if the environments have failed permanently.
         """
-        state = {
-            "env_steps": self.env_steps,
-            "restarts": self.restarts,
-            "filtered": (int(self._num_filtered), self._logged_steps),
-            "rng": self.rng.bit_generator.state,
-            "unlogged": vars(join_episodes(self.unlogged_episodes)),
-        }
         if not self._envs_respond():
-            return state
-        return state | {
+            return self._counters()
+        return self._counters() | {
             "step": flatten_named(self.step),
             "rewards": self._rewards,
             "watched": self._watched,
@@ -346,6 +339,15 @@ class EnvCollector:
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
             "state": flatten_named(self.state),
+        }
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "env_steps": self.env_steps,
+            "restarts": self.restarts,
+            "filtered": (int(self._num_filtered), self._logged_steps),
+            "rng": self.rng.bit_generator.state,
+            "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
 
     def snapshots(self) -> list[bytes | None]:
@@ -542,18 +544,11 @@ class DeviceCollector(EnvCollector):
 
     def state_dict(self) -> State:
         """Return the counters, and unless an error has ended a rollout, the current rows and all states as tensors."""
-        state = {
-            "env_steps": self.env_steps,
-            "restarts": 0,
-            "filtered": (int(self._num_filtered), self._logged_steps),
-            "rng": self.rng.bit_generator.state,
-            "unlogged": vars(join_episodes(self.unlogged_episodes)),
-        }
         envs = self.env.state_dict() if self._is_whole else None
         if envs is None:
-            return state
+            return self._counters()
         rows = {"step": flatten_named(self.step), "running": self.running, "state": flatten_named(self.state)}
-        return state | rows | {"environments": dict(envs)}
+        return self._counters() | rows | {"environments": dict(envs)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue the saved episodes bit for bit; with another number of environments, new ones begin."""
