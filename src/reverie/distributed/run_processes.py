@@ -20,6 +20,7 @@ import torch
 from reverie.core.errors import RunError
 from reverie.core.files import check_local, check_writable, disk_errors_as_run_error
 from reverie.core.hardware import choose_device, num_cores
+from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.signals import PARENT_PID_VAR, SIGNALS
@@ -150,6 +151,8 @@ def open_runs_folder(
 @contextlib.contextmanager
 def _make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield a function that trains runs, here or on the Ray cluster of ``request``, and its number of parallel runs."""
+    if choose_device(config.device) == "cpu" and kernel_problem():
+        logger.warning(kernel_problem())
     if request is None:
         yield _train_in_processes, _num_parallel_runs(config)
         return

@@ -11,9 +11,7 @@ from reverie.algos.table import is_importable_algorithm
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
 from reverie.core.files import disk_errors_as_run_error
-from reverie.core.hardware import choose_device
 from reverie.core.imports import is_trusting
-from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.logger import logger
 from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
@@ -118,8 +116,6 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[ChildRun], job
         logger.info(
             f"{title}: {count_noun(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
         )
-        if choose_device(config.device) == "cpu" and kernel_problem():
-            logger.warning(kernel_problem())
 
     def command(run: ChildRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
