@@ -7,7 +7,7 @@ import io
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from reverie.core.types import FLAGS, Batch, Mode
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
+from reverie.replay.sources import concat_batches
 from reverie.run.collect import take_turn, to_executed_action
 from reverie.run.folder import RunFolder
 
@@ -259,11 +260,16 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 # ---------------------------------------------------------------- episodes
 
 
+def make_live_env(agent: Agent, *, render: bool = False) -> Env:
+    """Make the agent's environment, with rewards as in training."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    return make_eval_env(config, agent.factory, render=render, as_trained=True)
+
+
 @contextlib.contextmanager
 def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
     """Make the environment, to play up to ``MAX_EPISODES`` episodes of at most ``longest`` rows."""
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    env = make_eval_env(config, agent.factory, as_trained=True)
+    env = make_live_env(agent)
     try:
         yield _iter_episodes(env, agent, longest, mode, seed), {"deterministic": mode == "eval"}
     finally:
@@ -333,7 +339,4 @@ def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: in
 
 def stack_windows(windows: Sequence[Batch]) -> Batch:
     """Return windows ``[B, T]`` of one length as one batch, without extras."""
-    names = ("action", "reward", *FLAGS, "weight", "index")
-    obs = {key: torch.cat([window.obs[key] for window in windows]) for key in windows[0].obs}
-    columns = {name: torch.cat([getattr(window, name) for window in windows]) for name in names}
-    return Batch(obs=obs, **columns, extras={}, goals={})
+    return concat_batches([replace(window, extras={}, goals={}) for window in windows])
