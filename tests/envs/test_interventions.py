@@ -292,6 +292,23 @@ def test_an_evaluation_says_that_a_person_took_over(said):
     assert any("a person took over in 2 steps" in line for line in said)
 
 
+class Lucky(Helped):
+    """Reports the success of each second episode."""
+
+    def step(self, action):
+        *row, info = super().step(action)
+        return *row, info | {"is_success": self.count % 10 == 0}
+
+
+def test_a_policy_of_ones_own_is_scored_as_an_agent(said):
+    make = functools.partial(Lucky, "gym_hil")
+    scored = reverie.evaluate(make, lambda obs: np.zeros(2, np.float32), 3)
+    env = make_vector_env(EnvConfig(), seed=0, factory=make)
+    assert scored.metrics() == evaluate(env, Remembering(), 3).metrics()
+    assert (scored.info[1], scored.intervention_rate) == ({"success_rate": 1.0}, 5 / 15)
+    assert sum("a person took over in 5 steps" in line for line in said) == 2
+
+
 def test_rates_are_logged_only_where_actions_are_replaced():
     for convention, eval_rate, filtered_rate in (
         ("gym_hil", 2 / 5, None),

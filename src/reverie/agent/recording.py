@@ -184,7 +184,7 @@ def _env_metadata(agent: Player, env: gymnasium.Env[Any, Any], raw: bool) -> tup
 
 def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Estimate the size of the dataset from the first observation."""
-    obs, info = checked_reset(env, _first_seed(config))
+    obs, info = checked_reset(env, first_seed(config))
     view = View.from_agent(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
     row = (
@@ -198,7 +198,7 @@ def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: 
     return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
 
-def _first_seed(config: RecordConfig) -> int:
+def first_seed(config: RecordConfig) -> int:
     """Return the seed of the first episode; later episodes use consecutive seeds."""
     return derived_seeds(config.seed)["test"] % 2**31
 
@@ -210,7 +210,7 @@ def record_episodes(
 
     The seeds of episodes cut off at this limit are added to ``cut_off``.
     """
-    rng, first, steps_left = np.random.default_rng(config.seed), _first_seed(config), config.steps
+    rng, first, steps_left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
         max_steps = limit if steps_left is None else min(limit, steps_left)

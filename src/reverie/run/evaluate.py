@@ -205,11 +205,7 @@ def evaluate(
             num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
-    if num_takeovers:
-        logger.warning(
-            f"a person took over in {count_noun(int(num_takeovers), 'step')} of this evaluation, as their info says: "
-            "this is not the policy's score"
-        )
+    warn_takeovers(int(num_takeovers))
     num_steps = num_turns * env.num_envs - sum(map(len, played)) + count_set(step.is_last)
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
@@ -223,3 +219,12 @@ def evaluate(
         cut_off=cut_off,
         most_steps=max_steps if cut_off else None,
     )
+
+
+def warn_takeovers(count: int) -> None:
+    """Warn if a person took over from the policy in ``count`` steps of an evaluation."""
+    if count:
+        logger.warning(
+            f"a person took over in {count_noun(count, 'step')} of this evaluation, as their info says: "
+            "this is not the policy's score"
+        )
