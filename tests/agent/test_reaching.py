@@ -211,6 +211,38 @@ def test_the_achieved_goal_alone_is_compared(tmp_path):
     assert agent.reach(np.array([5.0], np.float32), max_steps=2).success is None
 
 
+class LimitedWalk(Walk):
+    """Steps left, right or not at all; not right of its start, and after four steps an action is replaced."""
+
+    action_space = spaces.Discrete(3)
+    max_episode_steps = 6
+
+    def reset(self, *, seed=None, options=None):
+        self.taken = []
+        return super().reset(seed=seed)[0], {"action_mask": np.array([1, 0, 1], np.int8)}
+
+    def step(self, action):
+        self.taken.append(int(action))
+        obs = super().step(np.float32([(-1, 1, 0)[action]]))[0]
+        info = {"action_mask": np.array([1, obs[0] < 0, 1], np.int8)}
+        return obs, 0.0, False, len(self.taken) == 6, info | ({"executed_action": 2} if len(self.taken) == 4 else {})
+
+
+def test_masks_replaced_actions_and_limits_hold_in_an_episode_toward_a_goal(tmp_path, monkeypatch):
+    settings = TINY | {"eval_episodes": 0}
+    data = reverie.train("dqn", env=LimitedWalk, steps=60, run=tmp_path / "data", **settings | {"env.num": 1}).run
+    run = reverie.train("gcbc", data=data, updates=2, env="none", run=tmp_path / "run", **settings).run
+    agent, env, told = reverie.load(run, env=LimitedWalk), LimitedWalk(), []
+    agent = agent.with_learner(agent.algo, agent.config.merge({"eval_episode_steps": 3}))
+    monkeypatch.setattr(agent, "override", lambda state, action: told.append(action) or state)
+    assert agent.reach(np.array([5.0], np.float32), env).steps == env.max_episode_steps
+    place = 0
+    for action in env.taken:
+        assert action != 1 or place < 0
+        place += (-1, 1, 0)[action]
+    assert told == [2]
+
+
 @pytest.fixture(scope="module")
 def dreamer(tmp_path_factory):
     """A world model of two rooms, hardly trained."""

@@ -187,7 +187,7 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
     config = EnvConfig(frame_stack=frames)
     observer = ObsConverter(make_flat(config, lambda: env, 0, False), config)
 
-    def act(obs, state, deterministic, action_mask=None):
+    def act(obs, state, deterministic, action_mask=None, goal=None):
         state = state or observer.stacks(1)
         observer(obs, *state, env.time == 0)
         return 0, state

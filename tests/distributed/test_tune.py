@@ -18,6 +18,7 @@ from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed import run_processes, search_space
+from reverie.distributed.seeds import run_seeds
 from reverie.experiment.settings import Request, merge_layers
 from reverie.log.jsonl import JsonlSink
 from tiny_configs import SETTINGS
@@ -52,7 +53,8 @@ class Actor:
         self.step, self.ended, self.told = 0, None, []
         log.write_text(self.last_line())
         self.run.mkdir(parents=True, exist_ok=True)
-        (self.run / "config.yaml").write_text("")
+        if not self.fail:
+            (self.run / "config.yaml").write_text("")
         self.cast.append(self)
 
     def poll(self) -> int | None:
@@ -160,6 +162,26 @@ def test_a_trial_that_fails_ends_no_search() -> None:
     found = [(trial.number, trial.state) for trial in search(3, prune=False).trials]
     assert found[-1] == (1, "failed")
     assert [state for _, state in found[:2]] == ["finished", "finished"]
+
+
+@pytest.mark.usefixtures("acted")
+def test_what_no_trial_can_begin_with_is_an_error_that_leaves_nothing() -> None:
+    Actor.fails = {"trial-0"}
+    with pytest.raises(RunError, match=r"^no$"):
+        search(3)
+    assert not Path("found").exists()
+
+
+@pytest.mark.usefixtures("acted")
+def test_a_search_and_seeds_do_not_share_a_folder() -> None:
+    search(1)
+    settings = Path("found/settings.yaml").read_text()
+    with pytest.raises(RunError, match="found contains a search, not several seeds: choose another --run"):
+        run_seeds(CONFIG, [0], run="found")
+    assert Path("found/settings.yaml").read_text() == settings
+    Path("found/study.db").unlink()
+    with pytest.raises(RunError, match="found contains several seeds, not a search: choose another --run"):
+        search(1)
 
 
 FEW = {"algo.lr": [1e-3, "3e-4", 0.0003], "algo.batch_size": {"low": 8, "high": 24, "step": 8}}

@@ -87,6 +87,16 @@ def test_rows_that_a_checkpoint_holds_are_settled(space, tmp_path):
     check_rows(rows, space)
 
 
+def test_a_checkpoint_counts_the_replaced_actions_of_the_rows_that_it_waits_for():
+    env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "filter"))
+    collector = EnvCollector(env, Remembering(), Rows())
+    counts = []
+    for _ in range(9):
+        collector.collect()
+        counts.append(collector.state_dict()["filtered"][0])
+    assert counts == [0, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
 def test_a_policy_that_remembers_its_action_remembers_the_executed_one():
     env = make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "filter"))
     policy = Remembering()
@@ -280,6 +290,23 @@ def test_recorded_episodes_have_the_executed_action(tmp_path):
 def test_an_evaluation_says_that_a_person_took_over(said):
     evaluate(make_vector_env(EnvConfig(), seed=0, factory=functools.partial(Helped, "gym_hil")), Remembering(), 1)
     assert any("a person took over in 2 steps" in line for line in said)
+
+
+class Lucky(Helped):
+    """Reports the success of each second episode."""
+
+    def step(self, action):
+        *row, info = super().step(action)
+        return *row, info | {"is_success": self.count % 10 == 0}
+
+
+def test_a_policy_of_ones_own_is_scored_as_an_agent(said):
+    make = functools.partial(Lucky, "gym_hil")
+    scored = reverie.evaluate(make, lambda obs: np.zeros(2, np.float32), 3)
+    env = make_vector_env(EnvConfig(), seed=0, factory=make)
+    assert scored.metrics() == evaluate(env, Remembering(), 3).metrics()
+    assert (scored.info[1], scored.intervention_rate) == ({"success_rate": 1.0}, 5 / 15)
+    assert sum("a person took over in 5 steps" in line for line in said) == 2
 
 
 def test_rates_are_logged_only_where_actions_are_replaced():

@@ -193,7 +193,8 @@ class Agent(Player):
         Args:
             goal: the observation to reach, as for :meth:`act`. ``env.reset`` gets it as the option ``goal``.
             env: the environment, or its id. None: a new one, as in training.
-            max_steps: actions after which the episode is over. None: ``episode_limit``.
+            max_steps: actions after which the episode is over. None: ``episode_limit``, or the own limit of the
+                environment if it is higher.
             radius: distance from the goal within which it is reached: Euclidean, of pictures the mean difference of
                 pixels in [0, 1]. None: the environment judges by ``info["success"]``, if the goal that it observes is
                 this one.

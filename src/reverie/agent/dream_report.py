@@ -7,7 +7,7 @@ import io
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +27,12 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.core.types import FLAGS, Batch, Mode
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
-from reverie.run.collect import take_action, to_executed_action
+from reverie.replay.sources import concat_batches
+from reverie.run.collect import take_turn, to_executed_action
 from reverie.run.folder import RunFolder
 
 CONTEXT = 8
@@ -259,11 +260,16 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 # ---------------------------------------------------------------- episodes
 
 
+def make_live_env(agent: Agent, *, render: bool = False) -> Env:
+    """Make the agent's environment, with rewards as in training."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    return make_eval_env(config, agent.factory, render=render, as_trained=True)
+
+
 @contextlib.contextmanager
 def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
     """Make the environment, to play up to ``MAX_EPISODES`` episodes of at most ``longest`` rows."""
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    env = make_eval_env(config, agent.factory, as_trained=True)
+    env = make_live_env(agent)
     try:
         yield _iter_episodes(env, agent, longest, mode, seed), {"deterministic": mode == "eval"}
     finally:
@@ -274,17 +280,12 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
-        steps: list[Step] = []
-        actions: list[Tensor] = []
-        while True:
-            action, state = policy.act(step, state, mode)
+        steps, actions = [step], list[Tensor]()
+        while len(steps) < longest and not step.is_last[0]:
+            action, step, state = take_turn(env, policy, step, state, mode)
+            actions.append(action)
             steps.append(step)
-            actions.append(to_executed_action(action, step))
-            if len(steps) == longest or bool(step.is_last[0]):
-                break
-            step, executed = take_action(env, actions[-1])
-            if executed is not actions[-1]:
-                actions[-1], state = executed, policy.override(state, executed)
+        actions.append(to_executed_action(policy.act(step, state, mode)[0], step))
         columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
         columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
         yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
@@ -338,7 +339,4 @@ def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: in
 
 def stack_windows(windows: Sequence[Batch]) -> Batch:
     """Return windows ``[B, T]`` of one length as one batch, without extras."""
-    names = ("action", "reward", *FLAGS, "weight", "index")
-    obs = {key: torch.cat([window.obs[key] for window in windows]) for key in windows[0].obs}
-    columns = {name: torch.cat([getattr(window, name) for window in windows]) for name in names}
-    return Batch(obs=obs, **columns, extras={}, goals={})
+    return concat_batches([replace(window, extras={}, goals={}) for window in windows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,20 +11,20 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.player import AgentState, Player
-from reverie.agent.recording import record_agent, record_episodes
+from reverie.agent.play import max_episode_steps, play_episode
+from reverie.agent.player import AgentState, Player, policy_mode
+from reverie.agent.recording import first_seed, record_agent
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
 from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import success_summary
 from reverie.envs.flat_env import make_flat
-from reverie.envs.limits import own_limit
 from reverie.envs.make import EnvLike, close_quietly, env_factory, env_name
-from reverie.envs.wrappers import wrapper_stack
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.evaluate import Evaluation
+from reverie.run.evaluate import Evaluation, warn_takeovers
 
 MASK_NAMES = ("action_masks", "action_mask")
 """Parameters of a policy that take the legal actions."""
@@ -71,7 +72,7 @@ def evaluate(
     env: EnvLike, policy: Any, episodes: int = 20, *,
     deterministic: bool = True, seed: int = 0, env_options: Mapping[str, Any] | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Play whole episodes with a policy of your own, and sum their rewards.
+    """Play whole episodes with a policy of your own; return their scores and, if the info tells it, their success.
 
     Args:
         env: the environment, as for :func:`reverie.train`.
@@ -87,18 +88,26 @@ def evaluate(
     player = make_player(env, policy, env_options)
     config = RecordConfig(episodes=episodes, deterministic=deterministic, seed=seed)
     played = player.make_env()
-    scores, lengths, cut_off = list[float](), list[int](), list[int]()
-    limit = max(player.episode_limit, own_limit(wrapper_stack(played)) or 0)
+    scores, lengths, info, cut_off, num_takeovers = list[float](), list[int](), list[dict[str, float]](), 0, 0
+    limit, first = max_episode_steps(player, played), first_seed(config)
     try:
         with seeded_rng(seed):
-            for episode in record_episodes(player, played, config, limit, cut_off):
-                scores.append(float(episode["rewards"].sum()))
-                lengths.append(len(episode["rewards"]))
+            for number in range(episodes):
+                rewards = list[float]()
+                steps = play_episode(player, played, seed=first + number, deterministic=deterministic)
+                for step in itertools.islice(steps, limit + 1):
+                    rewards.append(step.reward)
+                    num_takeovers += step.is_takeover
+                scores.append(float(np.sum(rewards[1:])))
+                lengths.append(len(rewards) - 1)
+                info.append(success_summary(step.info))
+                cut_off += not (step.terminated or step.truncated)
     finally:
         close_quietly(played)
+    warn_takeovers(num_takeovers)
     result = Evaluation(
-        scores=scores, lengths=lengths, mode="eval" if deterministic else "explore", cut_off=len(cut_off),
-        most_steps=limit if cut_off else None,
+        scores=scores, lengths=lengths, mode=policy_mode(deterministic), info=info if any(info) else [],
+        intervention_rate=num_takeovers / sum(lengths), cut_off=cut_off, most_steps=limit if cut_off else None,
     )  # fmt: skip
     if cut_off:
         logger.warning(f"{result.cut_text()}: their scores include only these steps")

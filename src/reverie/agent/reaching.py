@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.agent.goal_input import GOAL_NAME, goal_shapes, to_goal
+from reverie.agent.play import max_episode_steps, play_episode
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
@@ -27,10 +28,11 @@ from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.images import frame_to_rgb, last_frame
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, MASK_KEY
 from reverie.core.types import Obs
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.make import close_quietly
+from reverie.envs.masks import with_mask
 from reverie.log.video import write_video
 from reverie.run.folder import RunFolder
 
@@ -73,34 +75,32 @@ def reach(
         goal = to_goal(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
     opened_env = player.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
     try:
-        return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
+        return _play(player, opened_env or env, goal, max_steps, radius, seed, options)
     finally:
         if opened_env is not None:
             close_quietly(opened_env)
 
 
 def _play(
-    player: Player, env: Any, goal: Any, max_steps: int, radius: float | None, seed: int | None,
+    player: Player, env: Any, goal: Any, max_steps: int | None, radius: float | None, seed: int | None,
     options: Mapping[str, Any] | None,
 ) -> ReachResult:  # fmt: skip
-    obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
-    judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
-    start, state = copy.deepcopy(obs), None
-    frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
-    while True:
+    env, max_steps = with_mask(env) if MASK_KEY in player.obs_spec else env, max_steps or max_episode_steps(player, env)
+    frames, distances, success = list[np.ndarray](), list[float](), None
+    steps = play_episode(player, env, seed=seed, options={GOAL_NAME: goal, **(options or {})}, goal=goal)
+    for number, step in enumerate(steps):
+        if number == 0:
+            start, judges = copy.deepcopy(step.obs), radius is None and _pursues(step.obs, goal)
+        elif judges:  # the environment knows this goal
+            success = any(bool(step.info.get(key)) for key in SUCCESS_KEYS)
         frames += _render(env)
         with contextlib.suppress(ConfigError):  # the learner has no values
-            distances.append(player.distance(obs, goal=goal))
+            distances.append(player.distance(step.obs, goal=goal))
         if radius is not None:
-            success = _error(_achieved_parts(player, obs), goal) <= radius
-        if success or step == max_steps:
+            success = _error(_achieved_parts(player, step.obs), goal) <= radius
+        if success or number == max_steps:
             break
-        action, state = player.act(obs, state, goal=goal)
-        obs, _, terminated, truncated, info = env.step(action)
-        step += 1
-        success = any(bool(info.get(key)) for key in SUCCESS_KEYS) if judges else success
-        max_steps = step if terminated or truncated else max_steps
-    return ReachResult(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
+    return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames, start=start)
 
 
 def _render(env: Any) -> list[np.ndarray]:

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.agent.play import max_episode_steps, play_episode
 from reverie.agent.player import Player, actions_label
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.logger import logger
@@ -27,10 +28,8 @@ from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
-from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader
-from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
-from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
+from reverie.envs.wrappers import checked_reset
 
 
 def record_agent(agent: Player, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
@@ -89,7 +88,7 @@ class PlayedReader(Reader):
         self.env: gymnasium.Env[Any, Any] = env
         self.config: RecordConfig = config
         self.view: View = View.from_agent(agent, config.raw)
-        self.limit: int = max(agent.episode_limit, own_limit(wrapper_stack(env)) or 0)
+        self.limit: int = max_episode_steps(agent, env)
 
     def info(self) -> DatasetInfo:
         """Return the spaces, the environment, and how the agent plays."""
@@ -185,7 +184,7 @@ def _env_metadata(agent: Player, env: gymnasium.Env[Any, Any], raw: bool) -> tup
 
 def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Estimate the size of the dataset from the first observation."""
-    obs, info = checked_reset(env, _first_seed(config))
+    obs, info = checked_reset(env, first_seed(config))
     view = View.from_agent(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
     row = (
@@ -199,7 +198,7 @@ def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: 
     return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
 
-def _first_seed(config: RecordConfig) -> int:
+def first_seed(config: RecordConfig) -> int:
     """Return the seed of the first episode; later episodes use consecutive seeds."""
     return derived_seeds(config.seed)["test"] % 2**31
 
@@ -211,7 +210,7 @@ def record_episodes(
 
     The seeds of episodes cut off at this limit are added to ``cut_off``.
     """
-    rng, first, steps_left = np.random.default_rng(config.seed), _first_seed(config), config.steps
+    rng, first, steps_left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
         max_steps = limit if steps_left is None else min(limit, steps_left)
@@ -230,45 +229,26 @@ def record_episode(
 
     Values are copied, since an environment can reuse its arrays.
     """
-    obs, info = checked_reset(env, seed)
-    to_learner_obs, mask = agent.observer.to_learner_obs, agent.observer.read_mask(env, info)
-    view, latest = View.from_agent(agent, config.raw), to_learner_obs(obs, mask)
-    obs_list, action_list = [deepcopy(view.convert(latest))], list[Any]()
-    rewards: list[float] = []
-    terminations: list[bool] = []
-    takeovers: list[bool] = []
-    state, has_ended = None, False
-    keeps_filtered = agent.config.env.filtered_action == "policy"
-    read_executed = ExecutedActionReader(env.action_space, wrapper_stack(env), keeps_filtered)
-    while not has_ended:
-        chosen, state = agent.act(
-            agent.observer.raw_input(env, obs), state, deterministic=config.deterministic, action_mask=mask
-        )
+
+    def explore(chosen: Any, learner_obs: Any) -> Any:
         action = add_noise(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
-            action = agent.random_action(latest, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
-        if action is not chosen:
-            state = agent.override(state, action)
-        action_list.append(deepcopy(action))
-        obs, reward, terminated, truncated, info = checked_step(env, action)
-        executed, actor = read_executed(info, latest.get(MASK_KEY) if isinstance(latest, Mapping) else None)
-        if actor != POLICY:
-            action_list[-1] = agent.codec(executed)
-            state = agent.override(state, action_list[-1])
-        takeovers.append(actor == TAKEOVER)
-        mask = agent.observer.read_mask(env, info, terminated, truncated)
-        latest = to_learner_obs(obs, mask, terminated)
-        obs_list.append(deepcopy(view.convert(latest)))
-        rewards.append(reward)
-        terminations.append(terminated)
-        has_ended = terminated or truncated or len(rewards) == max_steps
-    end = agent.observer.raw_input(env, obs)
-    agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated)  # checks it
+            return agent.random_action(learner_obs, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
+        return action
+
+    view, obs_list, taken = View.from_agent(agent, config.raw), list[Any](), list[tuple[Any, ...]]()
+    played = play_episode(agent, env, seed=seed, deterministic=config.deterministic, change=explore)
+    for step in itertools.islice(played, max_steps + 1):
+        obs_list.append(deepcopy(view.convert(step.learner_obs)))
+        taken.append((step.action, step.reward, step.terminated, step.is_takeover))
+    end = agent.observer.raw_input(env, step.obs)
+    agent.observer(end, agent.observer.stacks(1)[0], True, step.mask, step.terminated)  # checks it
+    actions, rewards, terminations, takeovers = zip(*taken[1:], strict=True)  # no step led to the first observation
     truncations = np.zeros(len(rewards), bool)
-    truncations[-1] = truncated or not terminations[-1]  # both, if the environment sets both
+    truncations[-1] = step.truncated or not step.terminated  # both, if the environment sets both
     episode = {
         "observations": stack_values(view.space, obs_list, "obs"),
-        "actions": stack_values(env.action_space, action_list, "action"),
+        "actions": stack_values(env.action_space, list(actions), "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),
         "truncations": truncations,
@@ -276,7 +256,7 @@ def record_episode(
     }
     if any(takeovers):
         episode["infos"] = {IS_INTERVENTION: np.array([*takeovers, False])}
-    return episode, terminated or truncated
+    return episode, step.terminated or step.truncated
 
 
 def add_noise(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:

@@ -25,6 +25,7 @@ from reverie.datasets.writers import (
     BUFFERED,
     MINARI_ADVICE,
     append_to_hdf5,
+    cast_to_first,
     check_distinct,
     check_one_action,
     check_plain,
@@ -128,6 +129,7 @@ class LeRobotTables:
         """Column of reverie of each observation, by feature."""
         self.shapes: dict[str, list[int]] = {}
         """Recorded shape of each image, by feature."""
+        self.dtypes: dict[str, np.dtype[Any]] = {}
         self.statistics: dict[str, FeatureStatistics] = {}
         self.episodes: list[dict[str, Any]] = []
         self.tasks: dict[str, int] = {}
@@ -142,6 +144,7 @@ class LeRobotTables:
         texts = rows.get(TASK_COLUMN, np.full(length, self.info.text.get("tasks", ""), object)).tolist()
         self.columns |= {"task_index": TASK_COLUMN} if TASK_COLUMN in rows else {}
         frames = self._frames({name: values for name, values in rows.items() if name != TASK_COLUMN})
+        frames = cast_to_first(frames, self.dtypes)
         index = np.arange(length)
         tasks = np.array([self.tasks.setdefault(str(text), len(self.tasks)) for text in texts])
         frames |= {"timestamp": (index / self.fps).astype(np.float32), "frame_index": index}

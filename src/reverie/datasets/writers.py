@@ -168,20 +168,13 @@ def _blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[R
 
     ``check`` is called with the transitions of each episode.
     """
-    kinds: dict[str, np.dtype[Any]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
     pending: list[Rows] = []
 
     def block() -> Rows:
         out = {name: np.concatenate([rows[name] for rows in pending]) for name in pending[0]}
-        for name, values in out.items():
-            dtype = kinds.setdefault(name, values.dtype)
-            if not np.can_cast(values.dtype, dtype, "same_kind"):
-                raise DataError(
-                    f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {MINARI_ADVICE}."
-                )
-            out[name] = values.astype(dtype, copy=False)
         pending.clear()
-        return out
+        return cast_to_first(out, dtypes)
 
     for rows in episodes:
         if (steps := len(rows["reward"]) - 1) < 1:
@@ -194,6 +187,16 @@ def _blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[R
     if pending:
         yield block()
     report.check()
+
+
+def cast_to_first(rows: Rows, dtypes: dict[str, np.dtype[Any]]) -> Rows:
+    """Return ``rows`` in the dtypes of the first ones, which are added to ``dtypes``; DataError of another kind."""
+    for name, values in rows.items():
+        if not np.can_cast(values.dtype, dtype := dtypes.setdefault(name, values.dtype), "same_kind"):
+            raise DataError(
+                f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {MINARI_ADVICE}."
+            )
+    return {name: values.astype(dtypes[name], copy=False) for name, values in rows.items()}
 
 
 def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,22 +13,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from reverie.core.errors import RunError
-from reverie.core.files import disk_errors_as_run_error
+from reverie.core.files import check_local, check_writable, disk_errors_as_run_error
 from reverie.core.hardware import choose_device, num_cores
+from reverie.core.kernel_dispatch import kernel_problem
+from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.signals import PARENT_PID_VAR, SIGNALS
 from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
-from reverie.run.folder import RunFolder
+from reverie.run.folder import RunFolder, contains_run, new_path, read_yaml
 from reverie.run.signal_handling import collect_signals
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
+
+STUDY = "study.db"
+"""Optuna's file in the folder of a search."""
 
 
 class ChildRun(RunProgress):
@@ -101,9 +108,51 @@ def _num_parallel_runs(config: ExperimentConfig) -> int:
     return max(1, num_cores() // (config.threads or torch.get_num_threads()))
 
 
+def find_runs_folder(
+    config: ExperimentConfig, run: Path | str | None, kind: Literal["seeds", "tune"], request: ClusterRequest | None
+) -> tuple[Path, dict[str, Any] | None]:
+    """Return the folder of seeds or of a search, and the settings of its runs; None if it is new, as ``run`` None is.
+
+    Writes nothing. RunError if it contains something else or cannot be written.
+    """
+    check_local(run or "", "run")
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-{kind}")
+    path = path if request is None else path.absolute()  # the working directory of a node can differ
+    check_writable(path)
+    settings, is_search = path / "settings.yaml", (path / STUDY).exists()
+    if not contains_run(path, settings, config.name, config.env.id):
+        return path, None
+    if is_search != (kind == "tune"):
+        content = "a search, not several seeds" if is_search else "several seeds, not a search"
+        raise RunError(f"{path} contains {content}: choose another --run.")
+    return path, dict(read_yaml(settings)["experiment"])
+
+
 @contextlib.contextmanager
-def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
+def open_runs_folder(
+    path: Path, config: ExperimentConfig, request: ClusterRequest | None, *, is_new: bool
+) -> Iterator[tuple[Train, int]]:
+    """Create and lock the folder of all runs; yield what trains them, here or on the Ray cluster of ``request``.
+
+    This is a function, and its number of parallel runs. An error before any run has begun deletes a new folder.
+    """
+    with disk_errors_as_run_error(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with folder_lock(path):
+        try:
+            with _make_trainer(config, request) as trainer:
+                yield trainer
+        except RunError:  # no run can start with these settings
+            if is_new and not any(path.rglob(RunFolder(path).config.name)):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield a function that trains runs, here or on the Ray cluster of ``request``, and its number of parallel runs."""
+    if choose_device(config.device) == "cpu" and kernel_problem():
+        logger.warning(kernel_problem())
     if request is None:
         yield _train_in_processes, _num_parallel_runs(config)
         return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +10,13 @@ from pathlib import Path
 from reverie.algos.table import is_importable_algorithm
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
-from reverie.core.files import check_local, check_writable, disk_errors_as_run_error
-from reverie.core.hardware import choose_device
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import is_trusting
-from reverie.core.kernel_dispatch import kernel_problem
-from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
+from reverie.distributed.run_processes import ChildRun, RunQueue, Train, find_runs_folder, open_runs_folder, train_runs
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
@@ -30,11 +25,8 @@ from reverie.run.folder import (
     SCHEMA,
     RunFolder,
     SavedConfig,
-    contains_run,
     learning_setting_changes,
-    new_path,
     read_final_result,
-    read_yaml,
     settings_changes,
     to_yaml_types,
     write_shared,
@@ -75,13 +67,8 @@ def run_seeds(
     ``config.seed`` is ignored. ``request``: a Ray cluster with the folder at the same path. None: this machine.
     """
     check_seeds(config, seeds, jobs)
-    check_local(run or "", "run")
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
-    path = path if request is None else path.absolute()  # the working directory of a node can differ
-    shared, before = _seeds_files(path)["settings"], None
-    check_writable(path)
-    if contains_run(path, shared, config.name, config.env.id):
-        before = dict(read_yaml(shared)["experiment"])
+    path, before = find_runs_folder(config, run, "seeds", request)
+    if before is not None:
         config = config.merge(initial_settings(config, before, path))
     over = _read_finished(_seeds_files(path)["aggregate"])
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
@@ -99,24 +86,15 @@ def run_seeds(
             f"({'; '.join(wrong)}), so their results would not be comparable. Choose another --run, or increase "
             f"--{config.unit} to continue them with the new settings."
         )
-    with disk_errors_as_run_error(path):
-        path.mkdir(parents=True, exist_ok=True)
-    with folder_lock(path):
+    with open_runs_folder(path, config, request, is_new=before is None) as (train, max_parallel):
         for text in changes:
             logger.info(text)
         if before is None or changes:
             with disk_errors_as_run_error(path):
-                write_shared(shared, SavedConfig(algorithm=config.name, experiment=plain))
+                write_shared(_seeds_files(path)["settings"], SavedConfig(algorithm=config.name, experiment=plain))
         for seed_run in () if changes else finished:
             seed_run.state, seed_run.note = "finished", "already finished"
-        try:
-            with make_trainer(config, request) as (train, max_parallel):
-                return _train_seeds(config, path, runs, jobs or max_parallel, train)
-        except RunError:
-            if before is None and not any(seed_run.has_begun for seed_run in runs):
-                # no run can start with these settings; the folder was empty before
-                shutil.rmtree(path, ignore_errors=True)
-            raise
+        return _train_seeds(config, path, runs, jobs or max_parallel, train)
 
 
 def _read_finished(path: Path) -> set[int]:
@@ -138,8 +116,6 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[ChildRun], job
         logger.info(
             f"{title}: {count_noun(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
         )
-        if choose_device(config.device) == "cpu" and kernel_problem():
-            logger.warning(kernel_problem())
 
     def command(run: ChildRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]

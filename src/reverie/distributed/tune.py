@@ -6,7 +6,6 @@ import contextlib
 import csv
 import io
 import math
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,20 @@ import numpy as np
 import yaml
 
 from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
-from reverie.core.files import check_local, check_writable, disk_errors_as_run_error, write_atomic
+from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.imports import is_trusting
-from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.terminal import formula_free
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
+from reverie.distributed.run_processes import (
+    STUDY,
+    ChildRun,
+    RunQueue,
+    Train,
+    find_runs_folder,
+    open_runs_folder,
+    train_runs,
+)
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
@@ -33,8 +39,6 @@ from reverie.run.evaluate import ScoreMetric
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
-    contains_run,
-    new_path,
     read_yaml,
     settings_changes,
     to_yaml_types,
@@ -99,7 +103,6 @@ def run_tuning(
         import optuna  # optional
     except ImportError as error:
         raise ConfigError("The package optuna is not installed. Install it: pip install 'reverie-rl[tune]'.") from error
-    check_local(run or "", "run")
     check_seeds(config, [config.seed] if seeds is None else seeds, jobs)
     dimensions = read_space(space, config, space_name)
     if seeds is not None and "seed" in dimensions:
@@ -115,40 +118,34 @@ def run_tuning(
     prune = prune and not grid
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
-    path = path if request is None else path.absolute()  # the working directory of a node can differ
-    check_writable(path)
-    saved = _read_search_settings(path, config)
+    path, saved = find_runs_folder(config, run, "tune", request)
     if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad trials end early"
         )
     _check_same_search(path, saved, config, space)
-    with disk_errors_as_run_error(path):
-        path.mkdir(parents=True, exist_ok=True)
-    with folder_lock(path):
+    with open_runs_folder(path, config, request, is_new=not saved) as (train, max_parallel):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             study = optuna.create_study(
-                storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
+                storage=f"sqlite:///{path / STUDY}", study_name="reverie", load_if_exists=True,
                 direction="minimize" if ScoreMetric.parse(config.score_metric).minimize else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // NUM_RUNGS**2), NUM_RUNGS),
             )  # fmt: skip
         except Exception as error:  # errors of SQLite, SQLAlchemy or Optuna
             reason = str(error).partition("\n")[0]
-            raise RunError(f"{path / 'study.db'} is damaged ({reason}). Choose another --run.") from error
+            raise RunError(f"{path / STUDY} is damaged ({reason}). Choose another --run.") from error
         requested, before = seeds and list(seeds), study.user_attrs.get("seeds")
         if study.trials and before != requested:
             raise RunError(
                 f"{path} contains a search with other seeds ({before} -> {requested}). Choose another --run."
             )
         study.set_user_attr("seeds", requested)
-        write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
+        write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        with make_trainer(config, request) as (train, max_parallel):
-            return search.run(trials, jobs or max_parallel, train)
+        return search.run(trials, jobs or max_parallel, train)
 
 
 def _num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> int:
@@ -158,15 +155,8 @@ def _num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> 
     return int(size) if size < count or grid else count
 
 
-def _read_search_settings(path: Path, config: ExperimentConfig) -> Mapping[str, Any]:
-    """Return the settings of the search in the folder ``path``; {} if it is empty."""
-    if not contains_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
-        return {}
-    return dict(read_yaml(path / "settings.yaml")["experiment"])
-
-
 def _check_same_search(
-    path: Path, saved: Mapping[str, Any], config: ExperimentConfig, space: Mapping[str, Any]
+    path: Path, saved: Mapping[str, Any] | None, config: ExperimentConfig, space: Mapping[str, Any]
 ) -> None:
     """Check that the search in ``path``, if there is one, with the settings ``saved``, is this search."""
     if not saved:

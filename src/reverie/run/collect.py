@@ -328,16 +328,9 @@ class EnvCollector:
 
         Waits for the rows. Without rows and policy state if the environments have failed permanently.
         """
-        state = {
-            "env_steps": self.env_steps,
-            "restarts": self.restarts,
-            "filtered": (int(self._num_filtered), self._logged_steps),
-            "rng": self.rng.bit_generator.state,
-            "unlogged": vars(join_episodes(self.unlogged_episodes)),
-        }
         if not self._envs_respond():
-            return state
-        return state | {
+            return self._counters()
+        return self._counters() | {
             "step": flatten_named(self.step),
             "rewards": self._rewards,
             "watched": self._watched,
@@ -346,6 +339,15 @@ class EnvCollector:
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
             "state": flatten_named(self.state),
+        }
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "env_steps": self.env_steps,
+            "restarts": self.restarts,
+            "filtered": (int(self._num_filtered), self._logged_steps),
+            "rng": self.rng.bit_generator.state,
+            "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
 
     def snapshots(self) -> list[bytes | None]:
@@ -542,18 +544,11 @@ class DeviceCollector(EnvCollector):
 
     def state_dict(self) -> State:
         """Return the counters, and unless an error has ended a rollout, the current rows and all states as tensors."""
-        state = {
-            "env_steps": self.env_steps,
-            "restarts": 0,
-            "filtered": (int(self._num_filtered), self._logged_steps),
-            "rng": self.rng.bit_generator.state,
-            "unlogged": vars(join_episodes(self.unlogged_episodes)),
-        }
         envs = self.env.state_dict() if self._is_whole else None
         if envs is None:
-            return state
+            return self._counters()
         rows = {"step": flatten_named(self.step), "running": self.running, "state": flatten_named(self.state)}
-        return state | rows | {"environments": dict(envs)}
+        return self._counters() | rows | {"environments": dict(envs)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue the saved episodes bit for bit; with another number of environments, new ones begin."""
@@ -602,6 +597,14 @@ def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
     """Step ``env``; return the rows and the action that was executed: ``action`` itself unless it was replaced."""
     step = env.step(action)
     return step, action if env.executed_actions is None else env.executed_actions.replace_in(action)
+
+
+def take_turn(env: Env, policy: Policy[Any], step: Step, state: Any, mode: Mode) -> tuple[Tensor, Step, Any]:
+    """Act on the rows ``step``; return the executed action ``[N, A]``, the next rows and the policy's state."""
+    action, state = policy.act(step, state, mode)
+    action = to_executed_action(action, step)
+    next_step, executed = take_action(env, action)
+    return executed, next_step, state if executed is action else policy.override(state, executed)
 
 
 def random_flat_actions(

@@ -19,7 +19,7 @@ from reverie.run.collect import (
     initial_state,
     means_of_columns,
     read_exact_rewards,
-    to_executed_action,
+    take_turn,
 )
 from reverie.run.folder import RunFolder, read_final_result
 
@@ -199,19 +199,13 @@ def evaluate(
             finish(late)
         if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
-        action, state = policy.act(step, state, mode)
-        action = to_executed_action(action, step)
-        step, num_turns = env.step(action), num_turns + 1
-        if (executed_actions := env.executed_actions) is not None:
-            state = policy.override(state, executed_actions.replace_in(action))
-            num_takeovers = num_takeovers + executed_actions.is_takeover.sum()
+        _, step, state = take_turn(env, policy, step, state, mode)
+        num_turns += 1
+        if env.executed_actions is not None:
+            num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()
     if isinstance(env, DeviceEnv):
         env.check()
-    if num_takeovers:
-        logger.warning(
-            f"a person took over in {count_noun(int(num_takeovers), 'step')} of this evaluation, as their info says: "
-            "this is not the policy's score"
-        )
+    warn_takeovers(int(num_takeovers))
     num_steps = num_turns * env.num_envs - sum(map(len, played)) + count_set(step.is_last)
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
@@ -225,3 +219,12 @@ def evaluate(
         cut_off=cut_off,
         most_steps=max_steps if cut_off else None,
     )
+
+
+def warn_takeovers(count: int) -> None:
+    """Warn if a person took over from the policy in ``count`` steps of an evaluation."""
+    if count:
+        logger.warning(
+            f"a person took over in {count_noun(count, 'step')} of this evaluation, as their info says: "
+            "this is not the policy's score"
+        )

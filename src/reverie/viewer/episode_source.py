@@ -20,17 +20,10 @@ from reverie.core.specs import GOAL
 from reverie.core.types import FLAGS, Batch, Obs, Step
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.make import close_quietly
-from reverie.experiment.environments import make_eval_env
 from reverie.log.video import shrink, to_rgb
 
 SIDE = 256
 """Maximum length of the longer side of an environment's pictures, in pixels."""
-
-
-def make_live_env(agent: Agent) -> Env:
-    """Make the agent's environment, with rewards as in training."""
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    return make_eval_env(config, agent.factory, render=True, as_trained=True)
 
 
 def action_names(agent: Agent) -> list[str]:

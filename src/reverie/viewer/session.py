@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
+from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import make_dream_strip, make_value_strip
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
@@ -24,8 +25,8 @@ from reverie.core.seeding import derived_seeds
 from reverie.core.types import Obs, Step
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
-from reverie.run.collect import take_action, to_executed_action
-from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.run.collect import take_action, take_turn, to_executed_action
+from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names
 from reverie.viewer.goals import TowardGoal, as_goal, has_env, is_goal_agent, make_goal_strip, observed_goal, unit_of
 from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values
 from reverie.viewer.page_data import (
@@ -59,7 +60,7 @@ class Session:
         ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
         """
         self.recorded: RecordedEnv | None = source
-        self.source: Any = source or make_live_env(agent)  # perhaps in a TowardGoal
+        self.source: Any = source or make_live_env(agent, render=True)  # perhaps in a TowardGoal
         self.deterministic: bool = True
         own_limit = getattr(self.source, "max_episode_steps", None)
         self.limit: int = max(agent.episode_limit, own_limit or 0)
@@ -95,7 +96,10 @@ class Session:
         return observed_goal(self.agent, self.timeline.real[0].step.obs)
 
     def state_before(self, at: int) -> Any:
-        """Return the policy's state before row ``at``."""
+        """Return the policy's state before row ``at``.
+
+        No loop plays the rows, since the page may choose the action of any row after the policy has acted on it.
+        """
         if not at:
             return self.agent.initial_state(1)
         return self.policy.override(self.timeline.real[at - 1].state, self.timeline.actions[at - 1])
@@ -129,9 +133,8 @@ class Session:
         with RandomStream(seed)():
             step, state, count = self.source.reset(seed), self.agent.initial_state(1), 1
             while not step.is_last[0] and count < min(LONG, self.limit) and time.monotonic() < deadline:
-                action, state = self.policy.act(step, state, policy_mode(self.deterministic))
-                step, executed = take_action(self.source, to_executed_action(action, step))
-                state, count = self.policy.override(state, executed), count + 1
+                _, step, state = take_turn(self.source, self.policy, step, state, policy_mode(self.deterministic))
+                count += 1
         return count
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
