@@ -280,7 +280,7 @@ def test_convolutions_of_policy_and_value_begin_orthogonal() -> None:
 
 
 def test_impala_is_the_authors_encoder():
-    """OGBench's impala_small, recorded by tools/record_ogbench.py."""
+    """OGBench's impala_small, recorded by tests/golden/record_ogbench.py."""
     with np.load(Path(__file__).parents[1] / "golden/ogbench_impala.npz") as z:
         arrays = {key: torch.from_numpy(z[key]) for key in z.files if "/" in key}
     part = ObsPart(kind="image", shape=(9, 6, 3), dtype="uint8")

@@ -1,4 +1,4 @@
-"""Hold BMPC against a recording of its authors' code by ``tools/record_bmpc.py``: a plan, and three updates."""
+"""Hold BMPC against a recording of its authors' code by ``tests/golden/record_bmpc.py``: a plan, and three updates."""
 
 from __future__ import annotations
 

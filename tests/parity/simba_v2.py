@@ -1,4 +1,4 @@
-"""Hold SimbaV2 against a recording of its authors' code by ``tools/record_simba_v2.py``.
+"""Hold SimbaV2 against a recording of its authors' code by ``tests/golden/record_simba_v2.py``.
 
 Compared are losses and parameters of updates of normalized rows. The authors update the actor before the critics, ours
 after them: an update of ours is the critics' part of one of theirs, then the actor's part of the next.

@@ -1,4 +1,4 @@
-"""Hold XQC against a recording of its authors' code by ``tools/record_xqc.py``: losses and parameters of updates."""
+"""Hold XQC against its authors' code as ``tests/golden/record_xqc.py`` recorded it: losses and parameters of updates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Record a few updates, and the actions, of the authors' Decision Transformer, for ``tests/parity``.
 
-    python tools/record_decision_transformer.py CHECKOUT tests/golden      # needs torch and transformers 4.30
+    python tests/golden/record_decision_transformer.py CHECKOUT tests/golden      # needs torch and transformers 4.30
 
 CHECKOUT is kzl/decision-transformer (e2d82e6). Its model and its trainer run as they are, in float32 and without
 dropout; only a decorator for docstrings, which has other arguments by now, does nothing.

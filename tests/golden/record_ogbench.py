@@ -1,6 +1,6 @@
 """Record three updates of OGBench's goal-conditioned learners, its encoder of pictures and its goals, for the tests.
 
-    python tools/record_ogbench.py CHECKOUTS tests/golden      # jax, flax, optax, distrax, ml_collections, chex
+    python tests/golden/record_ogbench.py CHECKOUTS tests/golden      # jax, flax, optax, distrax, ml_collections, chex
 
 CHECKOUTS holds seohongpark/ogbench (1d41409) in a folder of its name. Its agents run as they are, in float32.
 """

@@ -1,6 +1,6 @@
 """Train agents of Stable-Baselines3 and sb3-contrib for a moment, for the tests of ``reverie import sb3``.
 
-    python tools/record_sb3.py tests/golden/sb3      # needs stable-baselines3 and sb3-contrib
+    python tests/golden/record_sb3.py tests/golden/sb3      # needs stable-baselines3 and sb3-contrib
 
 Beside each ``NAME.zip``, as they save it, ``NAME.npz`` holds observations of 20 steps and what the agent did there:
 ``obs`` ``[20, ...]``, ``action`` ``[20, ...]``, and for LSTMs the steps are those of one episode.

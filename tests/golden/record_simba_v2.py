@@ -1,6 +1,6 @@
 """Record four updates of the authors' code of SimbaV2, for ``tests/parity``.
 
-    python tools/record_simba_v2.py CHECKOUTS tests/golden      # jax, flax, optax, omegaconf as they pin them
+    python tests/golden/record_simba_v2.py CHECKOUTS tests/golden      # jax, flax, optax, omegaconf as they pin them
 
 CHECKOUTS holds DAVIAN-Robotics/SimbaV2 (86899c2) in a folder of its name. Its functions run as they are, in float32 and
 without compilation, so that each number that they draw can be recorded.

@@ -1,6 +1,6 @@
 """Record a few updates of the authors' code of ReBRAC, FQL and QC-FQL, for ``tests/parity``.
 
-    python tools/record_offline.py CHECKOUTS tests/golden      # needs jax, flax, optax, distrax, ml_collections
+    python tests/golden/record_offline.py CHECKOUTS tests/golden      # needs jax, flax, optax, distrax, ml_collections
 
 CHECKOUTS holds tinkoff-ai/CORL (6afec90), seohongpark/fql (719d044) and ColinQiyangLi/qc (48283b4), each in a folder of
 the repository's name. Their functions run as they are, in float32 and without compilation, so that each number that

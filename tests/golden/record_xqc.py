@@ -1,6 +1,6 @@
 """Record four updates of the authors' code of XQC, for ``tests/parity``.
 
-    python tools/record_xqc.py CHECKOUTS tests/golden      # jax, flax, optax, tensorflow_probability as they pin them
+    python tests/golden/record_xqc.py CHECKOUTS tests/golden  # jax, flax, optax, tensorflow_probability, pinned
 
 CHECKOUTS holds danielpalenicek/xqc (9a6832b) in a folder of its name. Its functions run as they are, in float32 and
 without compilation, so that each number that they draw can be recorded.

@@ -1,6 +1,6 @@
 """Record a plan and a few updates of the authors' BMPC, for ``tests/parity``.
 
-    python tools/record_bmpc.py CHECKOUT tests/golden      # needs torch and tensordict
+    python tests/golden/record_bmpc.py CHECKOUT tests/golden      # needs torch and tensordict
 
 CHECKOUT is wertyuilife2/bmpc (d5dabc6). Its agent runs as it is, in float32 and without dropout, on the CPU: in a copy
 of its code ``cuda:0`` is ``cpu``, and the optimizers do not wait to be captured. A list of batches replaces the replay.
