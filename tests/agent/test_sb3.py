@@ -1,4 +1,4 @@
-"""Agents that Stable-Baselines3 and sb3-contrib trained and saved (``tests/golden/record_sb3.py``) act here as there."""
+"""Agents that Stable-Baselines3 and sb3-contrib trained (``tests/golden/record_sb3.py``) act here as there."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Hold XQC against its authors' code as ``tests/golden/record_xqc.py`` recorded it: losses and parameters of updates."""
+"""Hold XQC against its authors' code as ``tests/golden/record_xqc.py`` recorded it: losses, parameters."""
 
 from __future__ import annotations
 
