@@ -350,6 +350,11 @@ def defined(tree: ast.Module) -> set[str]:
     return out
 
 
+def test_links_named_after_a_page_lead_to_it() -> None:
+    named = [found for text in PAGES.values() for found in re.findall(r"\[`?([\w/]+\.md)`?\]\(([^)#]+)", prose(text))]
+    assert [pair for pair in named if Path(pair[0]).name != Path(pair[1]).name] == []
+
+
 def test_named_files_and_functions_exist() -> None:
     """``path.py: name`` in backticks; paths are those below src/reverie or the repository's."""
     homes = (ROOT / "src" / "reverie", ROOT)
