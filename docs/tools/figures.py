@@ -29,7 +29,7 @@ from matplotlib.ticker import NullLocator
 
 from reverie.core.statistics import estimate_interval, iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
-from reverie.log.colors import BLUE, CARD, HUES, INK, ORANGE, SOFT, assign_hues
+from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
 from reverie.log.style import SETTINGS, label_lines, new_panels, style_axes
 from reverie.log.themed_svg import themed_svg
@@ -108,16 +108,16 @@ FINALS = "◆ evaluation at the end"
 
 def caption(figure: Figure, text: str) -> Figure:
     """Write a sentence below a figure, and return it."""
-    figure.supxlabel(text, x=0.02, ha="left", fontsize=9, color=SOFT)
+    figure.supxlabel(text, x=0.02, ha="left", fontsize=9, color=MUTED)
     return figure
 
 
 def mark_best(axes: Axes, title: str) -> None:
     """Draw a dashed line at the highest possible return, where it is known and the scores come close to it."""
     if BEST.get(title, np.inf) < 2 * axes.get_ylim()[1]:
-        axes.axhline(BEST[title], color=SOFT, lw=1, ls=(0, (4, 3)))
+        axes.axhline(BEST[title], color=MUTED, lw=1, ls=(0, (4, 3)))
         place = {"xytext": (3, -3), "textcoords": "offset points", "va": "top", "fontsize": 8}
-        axes.annotate("best possible", (0, BEST[title]), xycoords=axes.get_yaxis_transform(), color=SOFT, **place)
+        axes.annotate("best possible", (0, BEST[title]), xycoords=axes.get_yaxis_transform(), color=MUTED, **place)
 
 
 def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
@@ -140,7 +140,7 @@ def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
     if len(values) == 1:
         text = f"each evaluation of each seed: {min(values):g}"
         axes.set_yticks([*values])
-        axes.text(0.5, 0.6, text, transform=axes.transAxes, ha="center", color=INK)
+        axes.text(0.5, 0.6, text, transform=axes.transAxes, ha="center", color=TEXT)
 
 
 def grid_of(count: int) -> tuple[Figure, list[Axes]]:
@@ -233,7 +233,7 @@ def cells(data: Mapping[str, Any]) -> Figure:
     labels = []
     names = ("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3")
     for hue, name in zip(assign_hues(names), names, strict=True):
-        color = SOFT if name == "random" else HUES[hue]
+        color = MUTED if name == "random" else HUES[hue]
         seeds = [np.array(r["cells"]).T for r in data["rows"] if (r["task"], r["algorithm"]) == ("maze", name)]
         for steps, seen in seeds:
             axes.plot(steps, seen, color=color, alpha=0.4, lw=1)
@@ -247,7 +247,7 @@ def cells(data: Mapping[str, Any]) -> Figure:
 
 LIBRARIES = {
     "reverie": ORANGE, "Stable-Baselines3": BLUE, "Tianshou": HUES[2], "TorchRL": HUES[3], "RLlib": HUES[4],
-    "d3rlpy": HUES[5], "SheepRL": HUES[6], "authors' JAX": HUES[7], "r2dreamer": INK, "plain script": SOFT,
+    "d3rlpy": HUES[5], "SheepRL": HUES[6], "authors' JAX": HUES[7], "r2dreamer": TEXT, "plain script": MUTED,
 }  # fmt: skip
 """The color of each library."""
 
@@ -280,10 +280,10 @@ def fastest(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Fig
         _, system, ratio = min(systems, key=lambda point: point[2])
         axes.barh(at, ratio, height=0.62, color=ORANGE)
         axes.text(ratio + 0.05, at, f"{ratio:.1f}", va="center", weight="bold")
-        axes.text(ratio + 0.4, at, system, va="center", fontsize=9, color=SOFT)
-    axes.axvline(1, color=INK, lw=1)
+        axes.text(ratio + 0.4, at, system, va="center", fontsize=9, color=MUTED)
+    axes.axvline(1, color=TEXT, lw=1)
     axes.set(xlim=(0, 4.6), xticks=[0, 1], xticklabels=["", "1"], yticks=range(len(points)), yticklabels=[*points])
-    axes.tick_params(axis="y", labelcolor=INK, length=0)
+    axes.tick_params(axis="y", labelcolor=TEXT, length=0)
     axes.invert_yaxis()
     axes.grid(visible=False)
     return figure
@@ -318,11 +318,11 @@ def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figur
                     "textcoords": "offset points",
                     "ha": side,
                     "va": "center",
-                    "bbox": {"fc": CARD, "ec": CARD, "pad": 0},
+                    "bbox": {"fc": BACKGROUND, "ec": BACKGROUND, "pad": 0},
                 }
                 text = f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.1f}"
-                axes.annotate(text, (ratio, at), fontsize=8, color=SOFT, **place)
-        axes.axvline(1, color=INK, lw=1)
+                axes.annotate(text, (ratio, at), fontsize=8, color=MUTED, **place)
+        axes.axvline(1, color=TEXT, lw=1)
         axes.set(xscale="log", title=title, xlim=(0.5, 300))
         axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
         axes.xaxis.set_minor_locator(NullLocator())

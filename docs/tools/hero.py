@@ -22,7 +22,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 import reverie
 from reverie.agent.dream_report import predict_open_loop
 from reverie.core.seeding import seeded_rng
-from reverie.log.colors import BLUE, CARD, DARK, HUES, INK, LINE, ORANGE, SOFT
+from reverie.log.colors import BACKGROUND, BLUE, BORDER, DARK, HUES, MUTED, ORANGE, TEXT
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV, STEP, POSE = "HalfCheetah-v5", 0.05, 8
@@ -49,10 +49,10 @@ GALLOP = np.array([
 class Theme(NamedTuple):
     """The colors of the viewer."""
 
-    paper: str = CARD
-    ink: str = INK
-    soft: str = SOFT
-    line: str = LINE
+    paper: str = BACKGROUND
+    ink: str = TEXT
+    soft: str = MUTED
+    line: str = BORDER
     real: str = BLUE
     dream: str = ORANGE
     bad: str = HUES[4]

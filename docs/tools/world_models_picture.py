@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from reverie.log.colors import BLUE, ORANGE, SOFT
+from reverie.log.colors import BLUE, MUTED, ORANGE
 from reverie.log.style import styled
 from reverie.log.themed_svg import themed_svg
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.svg"
-PLAIN, LEARNED, ACTING = SOFT, BLUE, ORANGE
+PLAIN, LEARNED, ACTING = MUTED, BLUE, ORANGE
 
 
 def box(axes: Axes, x: float, y: float, text: str, color: str = LEARNED) -> None:
@@ -32,7 +32,7 @@ def box(axes: Axes, x: float, y: float, text: str, color: str = LEARNED) -> None
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], style: str = "-") -> None:
     """An arrow between two places; dashed: a target of the loss."""
-    ends = {"arrowstyle": "-|>", "mutation_scale": 10, "linestyle": style, "color": SOFT}
+    ends = {"arrowstyle": "-|>", "mutation_scale": 10, "linestyle": style, "color": MUTED}
     axes.add_patch(FancyArrowPatch(start, end, shrinkA=0, shrinkB=0, **ends))
 
 

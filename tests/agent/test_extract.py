@@ -40,7 +40,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
         parts = list(recorded.parts())
         whole = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
         rows = recorded.batch(whole, 0)
-    monkeypatch.setattr(extraction, "PIECE", 7)
+    monkeypatch.setattr(extraction, "PIECE_ROWS", 7)
     monkeypatch.setattr(agent.algo.world.rssm, "draw", lambda probs: probs.argmax(-1))
     found = arrays_in(extract(agent, out=tmp_path / name).path)
     with torch.no_grad():

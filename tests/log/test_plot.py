@@ -20,7 +20,7 @@ def colors(png):
     return {color for _, color in image.getcolors(image.width * image.height)}
 
 
-BLUE, ORANGE, DARK = map(ImageColor.getrgb, (colors_table.BLUE, colors_table.ORANGE, colors_table.INK))
+BLUE, ORANGE, DARK = map(ImageColor.getrgb, (colors_table.BLUE, colors_table.ORANGE, colors_table.TEXT))
 
 
 def test_curve_shows_training_and_evaluation(tmp_path):

@@ -24,7 +24,7 @@ from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
 FPS = 8
-PAINTED, SIDE = 3, 256
+MAX_IMAGE_KEYS, IMAGE_SIDE = 3, 256
 """Maximum number of episodes drawn as images, and the longer side of an image in pixels."""
 
 Arrays = dict[str, np.ndarray]
@@ -48,7 +48,9 @@ def draw_dream_figures(
     episodes = _distinct_episodes(batch)
     names = {key: prediction_name(key) for key in player.obs_spec if prediction_name(key) in predicted}
     sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
-    if pictures := _render_sides(player, *({key: x[episodes[:PAINTED]] for key, x in side.items()} for side in sides)):
+    if pictures := _render_sides(
+        player, *({key: x[episodes[:MAX_IMAGE_KEYS]] for key, x in side.items()} for side in sides)
+    ):
         files["video"] = write_video(folder / "dream.mp4", dream_video(pictures[0], pictures[1], context), FPS)
     numbers: list[tuple[str, np.ndarray, np.ndarray]] = []
     for key, name in names.items():
@@ -144,7 +146,7 @@ def _pictures(paint: RenderFn, spec: ObsSpec, stacked: int, side: Arrays) -> np.
     obs = {key: _observed(side[key], part, stacked) for key, part in spec.items()}
     count, steps = next(iter(obs.values())).shape[:2]
     rows = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
-    return np.stack([[shrink(paint(obs_at), SIDE) for obs_at in episode] for episode in rows])
+    return np.stack([[shrink(paint(obs_at), IMAGE_SIDE) for obs_at in episode] for episode in rows])
 
 
 @contextlib.contextmanager
@@ -165,7 +167,7 @@ def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[Dr
         def first_image(side: Arrays) -> np.ndarray:
             image = to_uint8_image(side[images[0]], player.obs_spec[images[0]])
             peaks.append(max(peaks[-1], int(image.max())))  # a symbol that a dream lacks does not brighten the others
-            return upscale(to_rgb(newest_frame(image, player.config.env.frame_stack), peaks[-1]), SIDE)
+            return upscale(to_rgb(newest_frame(image, player.config.env.frame_stack), peaks[-1]), IMAGE_SIDE)
 
         yield paint or first_image
 

@@ -11,7 +11,7 @@ from reverie.core.errors import count_noun
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.log.strip import COLUMNS, Strip, choose_columns
 
-MATCHES, DIFFERS = 0.25, 1.0
+MAX_MATCHING_ERROR, MIN_DIFFERING_ERROR = 0.25, 1.0
 """Errors, as multiples of the mean error of "nothing changes", below which a row matches, and from which on it differs.
 That baseline repeats the last observed row: a dream that is as far off predicts nothing."""
 PATIENCE = 3
@@ -114,7 +114,15 @@ def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) ->
 
 
 def _level(bar: float) -> str:
-    return "" if np.isnan(bar) else "matches" if bar < MATCHES else "near" if bar < DIFFERS else "differs"
+    return (
+        ""
+        if np.isnan(bar)
+        else "matches"
+        if bar < MAX_MATCHING_ERROR
+        else "near"
+        if bar < MIN_DIFFERING_ERROR
+        else "differs"
+    )
 
 
 def _find_parting(levels: Sequence[str], patience: int) -> int | None:

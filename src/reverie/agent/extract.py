@@ -31,7 +31,7 @@ from reverie.datasets.reader import read_progress
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 
-PIECE, CHUNK_BYTES = 256, 4 * 2**20
+PIECE_ROWS, CHUNK_BYTES = 256, 4 * 2**20
 """Rows that the model observes at once; maximum bytes of a chunk in a file, unless a piece is larger."""
 
 UNITS = {
@@ -128,11 +128,11 @@ def _check_target(out: Path | str, overwrite: bool) -> Path:
 
 @torch.no_grad()
 def _iter_extracted(agent: Agent, recorded: RecordedEpisodes, parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the arrays of up to ``PIECE`` consecutive rows; the model state is carried over between pieces."""
+    """Yield the arrays of up to ``PIECE_ROWS`` consecutive rows; the model state is carried over between pieces."""
     learner = require_world_model(agent)
     world, context = learner.world, None
     episode, step = -1, 0
-    for rows in rechunk(parts, PIECE):
+    for rows in rechunk(parts, PIECE_ROWS):
         batch = recorded.batch(rows, 0).to(agent.algo.device)  # [1, n]
         _, latent, stats = world.observe(batch, context)
         context = Context(latent.map(lambda x: x[:, -1]), batch.action[:, -1])
@@ -205,20 +205,20 @@ class ArrayWriter:
         self._pending: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
 
     def add(self, rows: Rows) -> None:
-        """Add rows ``[n, ...]``, ``PIECE`` of them unless they are the last."""
+        """Add rows ``[n, ...]``, ``PIECE_ROWS`` of them unless they are the last."""
         for name, values in rows.items():
             if name not in self._arrays:
-                shape, num_pieces = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE * values[0].nbytes)))
+                shape, num_pieces = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE_ROWS * values[0].nbytes)))
                 layout: dict[str, Any] = {
                     "shape": (0, *shape),
-                    "chunks": (num_pieces * PIECE, *shape),
+                    "chunks": (num_pieces * PIECE_ROWS, *shape),
                     "dtype": values.dtype,
                 }
                 layout["compressors"] = "auto" if self._on_disk else None
                 self._arrays[name] = self._group.create_array(name, **layout)
             pending = self._pending.setdefault(name, [])
             pending.append(values)
-            if len(pending) * PIECE == self._arrays[name].chunks[0]:
+            if len(pending) * PIECE_ROWS == self._arrays[name].chunks[0]:
                 self._write(name)
 
     def _write(self, name: str) -> None:

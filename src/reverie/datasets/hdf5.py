@@ -368,8 +368,8 @@ class ColumnsReader(TransitionsReader):
 
     def check_marks(self, end: np.ndarray, names: re.Pattern[str]) -> None:
         """Raise DataError if an unused array of these ``names`` marks an episode end that ``end`` ``[n]`` does not."""
-        lone = not end[:-1].any()  # otherwise all would be a single episode
-        for name in self.left_out if lone else filter(names.search, self.left_out):
+        is_single_episode = not end[:-1].any()  # otherwise all would be a single episode
+        for name in self.left_out if is_single_episode else filter(names.search, self.left_out):
             values = self.array(name)
             if values is not None and _marks_more(values, end):
                 raise DataError(

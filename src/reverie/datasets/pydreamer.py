@@ -73,8 +73,10 @@ class PyDreamerReader(Reader):
     def _one_hot(self) -> bool:
         every = (_load_npz_arrays(path, "action", "reset") for path in self.paths)
         answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
-        telling = list(itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES))
-        return bool(telling) and all(telling)
+        decided_files = list(
+            itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES)
+        )
+        return bool(decided_files) and all(decided_files)
 
     def info(self) -> DatasetInfo:
         """Return the description of the files: observations of the first file, and continuous actions of all files."""
@@ -110,24 +112,26 @@ class PyDreamerReader(Reader):
         """Yield one file at a time. The action of its last row is in the next file, if the episode continues there."""
         inside, lost = False, 0
         files = itertools.chain(self._files(), [(None, Rows())])
-        for (path, values), (after, coming) in itertools.pairwise(files):
+        for (path, values), (next_path, next_rows) in itertools.pairwise(files):
             with reading(path or self.path):
-                goes_on = after is not None and _is_next_piece(path, after) and not coming["reset"].reshape(-1)[0]
+                continues = (
+                    next_path is not None and _is_next_piece(path, next_path) and not next_rows["reset"].reshape(-1)[0]
+                )
                 first, terminal = (to_bool_column(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
                 lost += int(not first[0] and not inside)
                 first[0] |= not inside
-                last = np.append(first[1:], not goes_on)
-                led_on = coming["action"][:1] if goes_on else np.zeros_like(values["action"][:1])
-                action = np.concatenate([values["action"][1:], led_on])
+                last = np.append(first[1:], not continues)
+                next_actions = next_rows["action"][:1] if continues else np.zeros_like(values["action"][:1])
+                action = np.concatenate([values["action"][1:], next_actions])
                 action[last] = 0
                 reward = values["reward"].reshape(-1).astype(np.float32)
                 reward[first] = 0.0
                 flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
             if PROPENSITY in values:
-                chances = [values[PROPENSITY][1:], coming[PROPENSITY][:1] if goes_on else np.ones(1)]
+                chances = [values[PROPENSITY][1:], next_rows[PROPENSITY][:1] if continues else np.ones(1)]
                 flags[PROPENSITY] = np.where(last, 1.0, np.concatenate(chances))
             yield self._obs(values) | {"action": action, "reward": reward} | flags
-            inside = goes_on
+            inside = continues
         self.add_remark(FIRST_STEPS_MISSING, lost)
 
     def _files(self) -> Iterator[tuple[Path | None, Rows]]:

@@ -56,7 +56,7 @@ MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that mark where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
-NEEDED, NESTED = ("obs", "action"), ("obs", "next_obs", "action")
+REQUIRED_ROLES, NESTED_ROLES = ("obs", "action"), ("obs", "next_obs", "action")
 COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
     "next_obs": ("next_observation", "next_observations", "next_obs"),
@@ -222,7 +222,7 @@ class TableReader(TransitionsReader):
         """
         if self.is_imitation:
             return True
-        heads = (*NEEDED, "reward")
+        heads = (*REQUIRED_ROLES, "reward")
         columns = [name for role in self.roles if _head(role) in heads for name in _names(self.roles[role])]
         if not all(map(self._is_list, columns)) or "reward" in self.roles:
             return all(map(self._is_list, columns))
@@ -435,7 +435,9 @@ class TableReader(TransitionsReader):
 
     def info(self) -> DatasetInfo:
         declared = dict(self.declared)
-        vectors = {_column(r): n for r, n in self.roles.items() if _head(r) in NEEDED and not isinstance(n, str)}
+        vectors = {
+            _column(r): n for r, n in self.roles.items() if _head(r) in REQUIRED_ROLES and not isinstance(n, str)
+        }
         declared["element_names"] = declared.get("element_names", {}) | vectors
         if self.action_classes:
             declared.setdefault("action", spaces.Discrete(self.action_classes))
@@ -513,10 +515,10 @@ def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path:
     """Check the assignment ``roles`` of a table's ``columns``; ``path`` is for messages."""
     for role, named in roles.items():
         head, _, key = role.partition(".")
-        if head not in (NESTED if key or not isinstance(named, str) else ROLES):
+        if head not in (NESTED_ROLES if key or not isinstance(named, str) else ROLES):
             raise ConfigError(
                 f"data.columns.{role} = {named}: expected one column for {', '.join(ROLES)}; only "
-                f"{', '.join(NESTED)} can have keys, such as obs.camera, or be vectors of several columns."
+                f"{', '.join(NESTED_ROLES)} can have keys, such as obs.camera, or be vectors of several columns."
             )
         if key and head in roles:
             raise ConfigError(f"data.columns: both {head} and {role} are named. Expected one, or two keys.")
@@ -524,7 +526,7 @@ def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path:
             if column not in columns:
                 hint = did_you_mean(column, columns)
                 raise ConfigError(f"data.columns: {path} has no column '{column}'.{hint} It has: {', '.join(columns)}.")
-    if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in roles)]:
+    if missing := [n for n in REQUIRED_ROLES if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
             f"{path} has the columns {', '.join(columns)}: no column is assigned to {', '.join(missing)}. Pass the "
             f"names, such as {_propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
@@ -536,7 +538,7 @@ def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}
     for role, names in COMMON_COLUMN_NAMES.items():
-        column = next((name for name in names if name in columns), "COLUMN" if role in NEEDED else "")
+        column = next((name for name in names if name in columns), "COLUMN" if role in REQUIRED_ROLES else "")
         if column and role not in heads:
             named[role] = column
     return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"

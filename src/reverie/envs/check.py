@@ -20,7 +20,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
-from reverie.envs.check_device import NUM, SEED, check_device_env
+from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv
@@ -248,7 +248,7 @@ def _open_device_env(config: EnvConfig, env: EnvLike | None) -> DeviceVectorEnv 
     is_named = config.id.startswith(JAX_SUITES) and env is None
     if not is_named and (config.vectorization != "native" or (env is None and ":" not in config.id)):
         return None
-    vector = make_vector_env(config.merge({"num": NUM}), seed=SEED, factory=env, new=False)
+    vector = make_vector_env(config.merge({"num": NUM_ENVS}), seed=SEED, factory=env, new=False)
     if isinstance(vector, DeviceVectorEnv):
         return vector
     vector.close()

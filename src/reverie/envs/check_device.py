@@ -14,10 +14,10 @@ from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.findings import Findings
 from reverie.envs.interventions import is_of_takeover
 
-NUM, TURNS, SAVED_TURN, SEED = 16, 200, 20, 2
+NUM_ENVS, NUM_TURNS, SAVED_TURN, SEED = 16, 200, 20, 2
 """Environments and turns of a check, the turn after which the state is saved, and the seed."""
 MAX_BYTES = 2**28
-"""Of observations that are kept to see how episodes end at time limits beyond ``TURNS``."""
+"""Of observations that are kept to see how episodes end at time limits beyond ``NUM_TURNS``."""
 
 Rows = dict[str, Tensor]
 """Columns ``[T, N, ...]``."""
@@ -28,17 +28,17 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
     try:
         step = env.reset(SEED)
         max_turns = MAX_BYTES // sum(x.nbytes for x in step.obs.values())
-        rows, state, step = _play(env, step, max(TURNS, min((env.max_episode_steps or 0) + 2, max_turns)))
+        rows, state, step = _play(env, step, max(NUM_TURNS, min((env.max_episode_steps or 0) + 2, max_turns)))
         _check_rows(rows)
-        repeated, *_ = _play(env, env.reset(SEED), TURNS)
-        if difference := _difference({name: x[:TURNS] for name, x in rows.items()}, repeated):
+        repeated, *_ = _play(env, env.reset(SEED), NUM_TURNS)
+        if difference := _difference({name: x[:NUM_TURNS] for name, x in rows.items()}, repeated):
             findings.add("vector_seed", error=difference)
         elif state is None:
             findings.add("vector_unsaved")
         else:
             env.load_state_dict(state, step)
-            resumed, *_ = _play(env, step, TURNS - SAVED_TURN, SAVED_TURN)
-            if difference := _difference({name: x[SAVED_TURN:TURNS] for name, x in rows.items()}, resumed):
+            resumed, *_ = _play(env, step, NUM_TURNS - SAVED_TURN, SAVED_TURN)
+            if difference := _difference({name: x[SAVED_TURN:NUM_TURNS] for name, x in rows.items()}, resumed):
                 findings.add("state", error=difference)
     except ReverieError as error:
         findings.add("refused", error=str(error).rstrip("."))
@@ -95,7 +95,12 @@ def _check_rows(rows: Rows) -> None:
 
 def _measure(rows: Rows, env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]:
     first, last, terminal = (rows[name].cpu() for name in FLAGS)
-    lengths, returns, age, total = list[int](), list[float](), torch.zeros(NUM), torch.zeros(NUM, dtype=torch.float64)
+    lengths, returns, age, total = (
+        list[int](),
+        list[float](),
+        torch.zeros(NUM_ENVS),
+        torch.zeros(NUM_ENVS, dtype=torch.float64),
+    )
     for is_first, is_last, reward in zip(first, last, rows["reward"].cpu(), strict=True):
         age, total = (age + 1).masked_fill(is_first, 0), (total + reward).masked_fill(is_first, 0.0)
         lengths, returns = lengths + age[is_last].int().tolist(), returns + total[is_last].tolist()

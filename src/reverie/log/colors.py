@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-INK, SOFT, LINE, CARD = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
+TEXT, MUTED, BORDER, BACKGROUND = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
 """Text, labels of axes, grid, and background."""
 BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
 """Training, truth and what a model observes; evaluation and prediction; another line."""
 HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
 """Colors of lines without an assigned color."""
-DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
+DARK = {TEXT: "#e6e8ec", MUTED: "#a0a7b3", BORDER: "#2c313a", BACKGROUND: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
         GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
         HUES[7]: "#cda585"}  # fmt: skip
 """Each color in a dark theme."""

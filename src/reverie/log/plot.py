@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from reverie.core.errors import count_noun
 from reverie.core.statistics import Interval, Series, estimate_interval, histogram, iqm, running_mean
-from reverie.log.colors import BLUE, CARD, HUES, INK, ORANGE, SOFT, assign_hues
+from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.log.style import label_lines, new_panels, save_figure, style_axes, styled
 
@@ -64,9 +64,9 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
         )
     for step, middle, low, high in zip(*final, strict=True):
         ends = np.nan_to_num([[abs(middle - low)], [abs(high - middle)]])
-        axes.errorbar(step, middle, yerr=ends, fmt="D", color=INK, capsize=4, linewidth=1.5, zorder=5)
+        axes.errorbar(step, middle, yerr=ends, fmt="D", color=TEXT, capsize=4, linewidth=1.5, zorder=5)
     if len(final[0]):
-        labels.append((final[1][-1], "evaluation at the end", INK))
+        labels.append((final[1][-1], "evaluation at the end", TEXT))
     axes.set_xlim(left=0)
     label_lines(axes, labels)
     for success_axes in more_axes:
@@ -96,7 +96,7 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
     figure, (axes,) = new_panels(1, 1, SIZE)
     style_axes(axes, aggregate.unit, f"return: {SOURCES[curve.source]}", title)
     labels = draw_seeds(axes, curve.points, curve.interval(), ORANGE if curve.source == "evaluation" else BLUE)
-    labels += mark_finals(axes, max(aggregate.steps), scores, INK)
+    labels += mark_finals(axes, max(aggregate.steps), scores, TEXT)
     axes.set_xlim(left=0)
     label_lines(axes, labels)
     return save_figure(figure, png)
@@ -158,7 +158,7 @@ def mark_finals(axes: Axes, steps: ArrayLike, scores: ArrayLike, color: str) -> 
         axes.errorbar(np.max(steps), middle.value, yerr=ends, fmt="D", color=color, capsize=4, linewidth=1.5, zorder=5)
     else:
         at = np.broadcast_to(steps, np.shape(scores))
-        axes.plot(at, scores, "D", color=color, markerfacecolor=CARD, zorder=5)
+        axes.plot(at, scores, "D", color=color, markerfacecolor=BACKGROUND, zorder=5)
     return [(middle.value, "evaluation at the end", color)]
 
 
@@ -179,7 +179,7 @@ def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: T
             axes.set(xlabel=name, ylabel="score")
         else:
             style_axes(axes, name, "score")
-        for trials, color, mark, label in ((pruned, SOFT, "x", "pruned"), (finished, ORANGE, "o", "finished")):
+        for trials, color, mark, label in ((pruned, MUTED, "x", "pruned"), (finished, ORANGE, "o", "finished")):
             values = [str(settings[name]) if words else settings[name] for _, settings in trials]
             axes.plot(values, [score for score, _ in trials], mark, color=color, label=label)
         if log:
@@ -233,7 +233,7 @@ def plot_dream_errors(
         axes.set_ylabel(textwrap.fill(units[name], 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
-        dashes: Any = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
+        dashes: Any = {"color": TEXT, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
         axes.plot(steps, baseline[name], **dashes)  # on top, since it can equal the dream
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
         axes.set_title(name, fontsize=10)
@@ -253,7 +253,7 @@ def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) 
     """Draw a thin line after the last step that training imagines, if more than that are ``imagined``."""
     if horizon is not None and horizon < imagined:
         label = f"training imagines {horizon} steps"
-        axes.axvline(start + horizon, color=INK, linewidth=0.8, linestyle="--", label=label)
+        axes.axvline(start + horizon, color=TEXT, linewidth=0.8, linestyle="--", label=label)
 
 
 def _band(axes: Axes, series: Interval, color: str) -> bool:
@@ -294,7 +294,7 @@ def plot_dataset(
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)))
     grid = figure.add_gridspec(1 + len(actions), 2)
-    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", SOFT)):
+    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", MUTED)):
         if not values:
             continue  # no rewards
         axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
@@ -322,7 +322,7 @@ def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] 
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
             edges = np.linspace(*bounds, parts + 1)
-            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor=CARD)
+            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor=BACKGROUND)
         return
     shares = counts[:MAX_DIMENSIONS] / np.maximum(1, counts[:MAX_DIMENSIONS].sum(axis=1, keepdims=True))
     axes.grid(visible=False)

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from reverie.core.files import write_atomic
-from reverie.log.colors import BLUE, HUES, LINE, ORANGE, SOFT
+from reverie.log.colors import BLUE, BORDER, HUES, MUTED, ORANGE
 from reverie.log.strip import Strip
 from reverie.log.style import styled
 from reverie.log.themed_svg import themed_svg
 from reverie.log.video import outline_truth, shrink
 
-ORIGIN_COLORS = {"seen": BLUE, "imagined": ORANGE, "edited": HUES[3], "": LINE}
-LEVEL_COLORS = {"matches": SOFT, "near": ORANGE, "differs": HUES[4], "": SOFT}
+ORIGIN_COLORS = {"seen": BLUE, "imagined": ORANGE, "edited": HUES[3], "": BORDER}
+LEVEL_COLORS = {"matches": MUTED, "near": ORANGE, "differs": HUES[4], "": MUTED}
 WIDTH, MARGIN, TOP, GAP, BARS = 10.0, 0.8, 0.42, 0.09, 0.55
 """Width of the figure, space left of the pictures, above and between them, and height of the bars, in inches."""
 SIDE = 160
@@ -80,7 +80,7 @@ def _draw(strip: Strip, lanes: dict[str, list[np.ndarray]]) -> Figure:
         _draw_lines(axes, strip.lines, centers, bottom + BARS + 0.05)
     _draw_bars(axes, strip, centers, total - 0.2)
     for row, text in zip(strip.columns, strip.labels or map(str, strip.columns), strict=True):
-        axes.text(centers[row], total - 0.1, text, color=SOFT, fontsize=9, ha="center", va="center")
+        axes.text(centers[row], total - 0.1, text, color=MUTED, fontsize=9, ha="center", va="center")
     axes.set(xlim=(0, WIDTH), ylim=(total, 0), aspect="auto")
     axes.axis("off")
     return figure
@@ -101,12 +101,12 @@ def _draw_bars(axes: Axes, strip: Strip, centers: np.ndarray, floor: float) -> N
     for row in known:
         height, wide, color = BARS * min(1.0, strip.bars[row] / top), widths[row], LEVEL_COLORS[strip.levels[row]]
         axes.add_patch(Rectangle((centers[row] - wide / 2, floor - height), wide, height, color=color, linewidth=0))
-    _write_label(axes, strip.bar_label, floor - BARS / 2, SOFT)
-    axes.plot((MARGIN, centers[-1] + 0.2), (floor, floor), color=LINE, linewidth=1)
+    _write_label(axes, strip.bar_label, floor - BARS / 2, MUTED)
+    axes.plot((MARGIN, centers[-1] + 0.2), (floor, floor), color=BORDER, linewidth=1)
     if is_error:
         line = floor - BARS / top
-        axes.plot((MARGIN, centers[-1] + 0.2), (line, line), color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
-        axes.text(MARGIN, line - 0.02, "“nothing changes”", color=SOFT, fontsize=8, va="bottom")
+        axes.plot((MARGIN, centers[-1] + 0.2), (line, line), color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        axes.text(MARGIN, line - 0.02, "“nothing changes”", color=MUTED, fontsize=8, va="bottom")
 
 
 def _draw_lines(axes: Axes, lines: Mapping[str, np.ndarray], centers: np.ndarray, floor: float) -> None:

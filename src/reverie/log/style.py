@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reverie.core.files import write_atomic
-from reverie.log.colors import CARD, HUES, INK, LINE, SOFT
+from reverie.log.colors import BACKGROUND, BORDER, HUES, MUTED, TEXT
 
 SETTINGS: dict[str, Any] = {
     "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
-    "figure.titlesize": 12, "figure.titleweight": "bold", "text.color": INK, "axes.titlecolor": INK,
-    "axes.labelcolor": SOFT, "xtick.color": LINE, "ytick.color": LINE, "xtick.labelcolor": SOFT,
-    "ytick.labelcolor": SOFT, "axes.edgecolor": LINE, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.color": LINE, "grid.linewidth": 0.8, "axes.facecolor": CARD,
-    "figure.facecolor": CARD, "savefig.facecolor": CARD, "legend.frameon": False, "lines.linewidth": 2,
+    "figure.titlesize": 12, "figure.titleweight": "bold", "text.color": TEXT, "axes.titlecolor": TEXT,
+    "axes.labelcolor": MUTED, "xtick.color": BORDER, "ytick.color": BORDER, "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED, "axes.edgecolor": BORDER, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": BORDER, "grid.linewidth": 0.8,
+    "axes.facecolor": BACKGROUND, "figure.facecolor": BACKGROUND, "savefig.facecolor": BACKGROUND, "legend.frameon": False, "lines.linewidth": 2,
     "lines.markersize": 5, "axes.prop_cycle": f"cycler('color', {list(HUES)})", "text.parse_math": False,
     "axes.unicode_minus": False, "svg.fonttype": "none", "svg.hashsalt": "reverie", "savefig.dpi": 200,
     "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,

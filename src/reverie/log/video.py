@@ -19,9 +19,9 @@ from reverie.core.files import key_to_filename
 
 OBSERVED_COLOR, IMAGINED_COLOR, EDITED_COLOR = (111, 171, 242), (240, 163, 82), (224, 127, 216)
 """Edges of rows that the model observes, imagines, or that were edited: the viewer's colors in a dark theme."""
-TEXT_COLOR = (225, 228, 232)
-BACKGROUND_COLOR = (22, 24, 28)
-MIN_FONT, LETTERS = 18, 40
+TEXT = (225, 228, 232)
+BACKGROUND = (22, 24, 28)
+MIN_FONT_PIXELS, CHARACTERS_PER_LINE = 18, 40
 """Smallest letters of a caption in pixels, and how many such heights are at most the width of its picture."""
 SHEET_SIDE = 128
 """Longer side in pixels of an image on a contact sheet."""
@@ -136,17 +136,17 @@ def outline_truth(dream: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
     """Put ``[B, T, H, W, 3]`` side by side: return ``[T, H, B * (W + gap) - gap, 3]``."""
-    spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=BACKGROUND_COLOR[0])
+    spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=BACKGROUND[0])
     rows = spaced.transpose(1, 2, 0, 3, 4)  # [T, H, B, W + gap, 3]
     return rows.reshape(*rows.shape[:2], -1, 3)[:, :, :-gap]
 
 
 def caption(text: str, width: int) -> np.ndarray:
     """Return an image ``[H, width, 3]`` uint8 with ``text`` on it, legible where the picture is as wide as a page."""
-    size = max(MIN_FONT, width // LETTERS)
-    picture = Image.new("RGB", (width, size * 3 // 2), BACKGROUND_COLOR)
+    size = max(MIN_FONT_PIXELS, width // CHARACTERS_PER_LINE)
+    picture = Image.new("RGB", (width, size * 3 // 2), BACKGROUND)
     font = ImageFont.load_default(size)
-    ImageDraw.Draw(picture).text((6, size * 3 // 4), text, fill=TEXT_COLOR, font=font, anchor="lm")
+    ImageDraw.Draw(picture).text((6, size * 3 // 4), text, fill=TEXT, font=font, anchor="lm")
     return np.asarray(picture)
 
 

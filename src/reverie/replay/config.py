@@ -22,7 +22,7 @@ from reverie.replay.hindsight import Hindsight
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer, RolloutQueue, check_rollout, rollout_rows
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
-PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+UNIT_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def parse_size(value: int | str, name: str) -> Size:
     text = str(value).strip().replace("_", "").lower()
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
-    amount = Decimal(number + power) * PREFIXES.get(prefix, 0)
+    amount = Decimal(number + power) * UNIT_FACTORS.get(prefix, 0)
     if amount < 1 or (not is_bytes and amount % 1):
         raise ConfigError(
             f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, "

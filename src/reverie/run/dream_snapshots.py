@@ -15,7 +15,7 @@ from reverie.core.protocols import Learner
 from reverie.core.types import State
 from reverie.run.checkpoint import Checkpoints, step_from_name
 
-COUNT, MAX_BYTES, MIN_UPDATES = 12, 100_000_000, 100
+NUM_SNAPSHOTS, MAX_BYTES, MIN_UPDATES = 12, 100_000_000, 100
 """Default number of snapshots, for runs whose snapshots take less than ``MAX_BYTES`` together and that make at
 least ``MIN_UPDATES`` updates between two of them: as an update takes longer than writing one, less than 1 % of the run.
 """
@@ -50,7 +50,7 @@ class DreamSnapshots:
     def __init__(self, folder: Path, algo: Learner, clock: Clock, count: int | None) -> None:
         """Delete snapshots that are newer than the checkpoint from which a run resumes: it writes them again.
 
-        ``count`` None: ``COUNT``, if the snapshots are small and the run is long enough.
+        ``count`` None: ``NUM_SNAPSHOTS``, if the snapshots are small and the run is long enough.
         """
         self.checkpoints: Checkpoints = Checkpoints(folder, keep=sys.maxsize)
         self.weights: LearnerWeights = LearnerWeights(algo)
@@ -63,8 +63,8 @@ class DreamSnapshots:
 
     def _default(self) -> int:
         updates = self.clock.length * (self.clock.replay_ratio if self.clock.unit == "steps" else 1)
-        is_cheap = updates >= COUNT * MIN_UPDATES and COUNT * self.weights.num_bytes() <= MAX_BYTES
-        return COUNT if is_cheap else 0
+        is_cheap = updates >= NUM_SNAPSHOTS * MIN_UPDATES and NUM_SNAPSHOTS * self.weights.num_bytes() <= MAX_BYTES
+        return NUM_SNAPSHOTS if is_cheap else 0
 
     @property
     def is_due(self) -> bool:

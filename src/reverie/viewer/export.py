@@ -22,7 +22,7 @@ from reverie.core.errors import DataError
 from reverie.core.files import check_writable, key_to_filename
 from reverie.log.strip import check_strip_path
 from reverie.log.video import (
-    BACKGROUND_COLOR,
+    BACKGROUND,
     EDITED_COLOR,
     IMAGINED_COLOR,
     OBSERVED_COLOR,
@@ -91,14 +91,14 @@ def _episode_frames(session: Session) -> np.ndarray:
     first, side = next((png for cell in cells for png, *_ in cell if png is not None), None), 192 if lanes else SIDE
     if first is None:
         raise DataError("this environment cannot be drawn: export the numbers (npz) or the page (html).")
-    blank = np.full_like(shrink(upscale(decode_png(first)), side), BACKGROUND_COLOR[0])
+    blank = np.full_like(shrink(upscale(decode_png(first)), side), BACKGROUND[0])
     across, videos = math.ceil(len(cells) ** 0.5), list[np.ndarray]()
     for cell in cells:
         video = np.stack([blank if png is None else shrink(upscale(decode_png(png)), side) for png, *_ in cell])
         framed = border(video, [ORIGIN_COLORS[origin] for _, origin, _ in cell])
         text = np.stack([caption(title, framed.shape[2]) for *_, title in cell])
         videos.append(np.concatenate([text, framed], 1))
-    videos += [np.full_like(videos[0], BACKGROUND_COLOR[0])] * (-len(videos) % across)
+    videos += [np.full_like(videos[0], BACKGROUND[0])] * (-len(videos) % across)
     lines = [np.concatenate(videos[i : i + across], 2) for i in range(0, len(videos), across)]
     return np.concatenate(lines, 1)
 

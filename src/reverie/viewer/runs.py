@@ -15,7 +15,7 @@ from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.viewer.comparison import METRICS, GroupKey, group_key, thin_series
 
-DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 10_000
+MAX_FOLDER_DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 10_000
 """Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended; most runs whose
 lines are kept."""
 
@@ -25,7 +25,7 @@ def find_runs(folder: Path) -> dict[str, Path]:
     if RunFolder(folder).config.is_file():
         return {".": folder}
     runs: dict[str, Path] = {}
-    for depth in range(1, DEPTH + 1):
+    for depth in range(1, MAX_FOLDER_DEPTH + 1):
         for config in sorted(folder.glob("*/" * depth + "config.yaml")):
             runs[config.parent.relative_to(folder).as_posix()] = config.parent
     if not runs:

@@ -43,7 +43,7 @@ from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow
 NUM_BRANCHES, MAX_STEPS, MAX_LANES = 8, 1000, 12
 """Number of futures that a branch imagines; maximum number of steps imagined at once, and of lanes."""
 LANE_NAMES = {"dream": "dream", "hands": "your hands", "future": "future", "edited": "edit"}
-NUM_TRIED, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
+MAX_TRIED_SEEDS, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
 """Episodes of which the first showing chooses the longest, the time for it, and the rows that are enough."""
 
 
@@ -118,11 +118,13 @@ class Session:
         return 0
 
     def start_longest(self) -> int:
-        """Begin the longest episode of up to ``NUM_TRIED`` seeds; return how many there was time to try."""
+        """Begin the longest episode of up to ``MAX_TRIED_SEEDS`` seeds; return how many there was time to try."""
         if self.recorded is not None:
             return 1
         lengths, deadline = dict[int, int](), time.monotonic() + MAX_TRIED_SECONDS
-        while len(lengths) < NUM_TRIED and max(lengths.values(), default=0) < LONG and time.monotonic() < deadline:
+        while (
+            len(lengths) < MAX_TRIED_SEEDS and max(lengths.values(), default=0) < LONG and time.monotonic() < deadline
+        ):
             seed = self.seed + len(lengths)
             lengths[seed] = self._count_rows(seed, deadline)
         self.start(max(lengths, key=lambda seed: lengths[seed]))
