@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_pytorch_settings, preserve_rng_state
-from reverie.datasets.in_memory import DataLike
+from reverie.datasets.data_path import DataLike
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import join_learners, learner_share, log_rules, member_changes, scaled_hyperparameters
 from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower

@@ -12,8 +12,8 @@ from gymnasium.wrappers import ClipReward
 from reverie.agent.recording import record_agent
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig

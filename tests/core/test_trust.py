@@ -36,7 +36,7 @@ from reverie.core.imports import (
 )
 from reverie.core.locations import is_plain, is_typed
 from reverie.core.signing import is_mine, sign
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.settings import with_dataset_env

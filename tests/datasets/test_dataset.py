@@ -11,7 +11,8 @@ from recordings import LIVED, Lived, expected
 from reverie.core.errors import DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import build_dataset, open_recorded
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource
 
@@ -41,7 +42,7 @@ class Given:
 
 
 def build(given=None, window=WINDOW, seed=0, config=None, **more):
-    return (config or DatasetConfig(path="x")).build(given or Given(), window=window, seed=seed, **more)
+    return build_dataset(config or DatasetConfig(path="x"), given or Given(), window=window, seed=seed, **more)
 
 
 @pytest.mark.parametrize("storage", ["ram", "mmap"])

@@ -28,7 +28,8 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvConfig

@@ -24,7 +24,7 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.format_detection import open_reader
 from reverie.distributed.actor_collector import MAX_DEATHS, ActorCollector, ActorHandle
 from reverie.distributed.actor_connection import (

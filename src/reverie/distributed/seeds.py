@@ -18,7 +18,7 @@ from reverie.core.imports import is_trusting
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.datasets.in_memory import OBJECT, split_paths
+from reverie.datasets.data_path import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs

@@ -17,8 +17,8 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import check_device_name, choose_device
 from reverie.core.types import Window
-from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.in_memory import OBJECT, data_path, split_paths
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.data_path import OBJECT, data_path, split_paths
 from reverie.datasets.ogbench import PREFIX, heldout_name
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import JAX_SUITES, RANDOM_START

@@ -19,9 +19,10 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, d
 from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
 from reverie.core.logger import logger
-from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
+from reverie.datasets.config import DatasetConfig, dataset_settings
+from reverie.datasets.data_path import data_path
+from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
-from reverie.datasets.in_memory import data_path
 from reverie.datasets.ogbench import PREFIX, parse_name
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
