@@ -47,6 +47,7 @@ from reverie.experiment.settings import PRESETS
 from reverie.log import style
 from reverie.log.colors import BLUE, DARK
 from reverie.log.themed_svg import THEME, themed_svg
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import EnvCollector
 
@@ -583,8 +584,14 @@ def test_the_worked_example_of_the_loop() -> None:
     lengths = iter([4, 6, 9])
     env = make_vector_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
     window = Window(batch=2, length=3, context=1, crosses_episodes=True)
-    replay = ReplayConfig(capacity=300).build(
-        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
+    replay = build_replay(
+        ReplayConfig(capacity=300),
+        obs_spec=env.obs_spec,
+        action_spec=env.action_spec,
+        extra_spec={},
+        num_envs=3,
+        window=window,
+        seed=0,
     )
     collector = EnvCollector(env, DQNConfig().build(env.obs_spec, env.action_spec).policy, replay, seed=0)
     clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)

@@ -41,7 +41,7 @@ from reverie.experiment.suggestions import suggest_starts
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
-from reverie.replay.sources import Experience
+from reverie.replay.config import Experience
 from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config

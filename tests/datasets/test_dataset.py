@@ -13,6 +13,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import build_dataset, open_recorded
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource
 
@@ -114,8 +115,14 @@ def test_datasets_that_cannot_be():
 
 def mixed():
     """Two of eight windows are recorded ones."""
-    lived = ReplayConfig(online_queue=False).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=6, length=3), seed=1
+    lived = build_replay(
+        ReplayConfig(online_queue=False),
+        obs_spec=OBS,
+        action_spec=ACTION,
+        extra_spec={},
+        num_envs=1,
+        window=Window(batch=6, length=3),
+        seed=1,
     )
     return MixedSource(build(window=Window(batch=2, length=3)), lived)
 

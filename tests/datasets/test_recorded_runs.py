@@ -38,7 +38,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import write_returns
 from reverie.experiment.settings import with_dataset_env
-from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints

@@ -33,7 +33,7 @@ from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
 from reverie.experiment.settings import PRESETS, Request, make_preset, overlay, resolve
 from reverie.nn.cnn import BySize, Drq, Impala
 from reverie.nn.network import NetworkConfig
-from reverie.replay.sources import Mixed
+from reverie.replay.config import Mixed
 from tiny_configs import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}

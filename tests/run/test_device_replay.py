@@ -22,8 +22,8 @@ from reverie.core.types import Step, Window
 from reverie.experiment import build
 from reverie.nn.exploration import ChunkPolicy, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.replay import config as replay_config
-from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.storage import DeviceStorage, HostStorage
 from reverie.run.collect import EpisodeCounter, random_actions_on
 from reverie.run.collect_turns import COUNTED_TURNS, TurnCollector

@@ -31,7 +31,7 @@ from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
 from reverie.datasets.reader import DatasetInfo, Reader
 from reverie.envs.config import EnvConfig
-from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage, MappedStorage
 

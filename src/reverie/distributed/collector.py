@@ -30,7 +30,7 @@ from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.video import write_video
 from reverie.objectives.td import Losses
-from reverie.replay.persistent import absolute_store_path
+from reverie.replay.config import absolute_store_path
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation

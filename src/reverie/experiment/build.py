@@ -44,7 +44,7 @@ from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.config import build_device_rollout, check_capacity, check_memory, max_rows
+from reverie.replay.build import build_device_rollout, build_replay, check_capacity, check_memory, max_rows
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
@@ -339,7 +339,7 @@ def build_collection(
         _check_device_settings(config, algo, env, window)
         if window.rollout:
             return _build_device_rollout(config, algo, env, window, seeds)
-    replay, store = _build_replay(config, algo, env, window, seeds["replay"], run, clock)
+    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
     position = None if clock.max_seconds is None else lambda: clock.schedule_position
     if isinstance(env, DeviceEnv):
         turns = TurnCollector(
@@ -361,15 +361,16 @@ def build_collection(
     return replay, collector, store
 
 
-def _build_replay(
+def _build_replay_and_store(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seed: int, run: Path | None, clock: Clock
 ) -> tuple[ReplayBuffer, PersistentReplay | None]:
     """Build the replay and its store; the rows of environments on a device stay there."""
     on_device = isinstance(env, DeviceEnv)
     settings = replace(config.replay, device=str(env.device)) if isinstance(env, DeviceEnv) else config.replay
-    replay = settings.build(
-        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
-        window=window, seed=seed, scratch=run, max_rows=max_rows(settings, config.steps, config.env.num),
+    replay = build_replay(
+        settings, obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec,
+        num_envs=config.env.num, window=window, seed=seed, scratch=run,
+        max_rows=max_rows(settings, config.steps, config.env.num),
     )  # fmt: skip
     replay.annotator = algo.annotator
     check_memory(settings, replay, config.steps)

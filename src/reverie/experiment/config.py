@@ -23,9 +23,7 @@ from reverie.datasets.ogbench import PREFIX, heldout_name
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import JAX_SUITES, RANDOM_START
 from reverie.nn.reward_scaling import ReturnStd
-from reverie.replay.config import ReplayConfig
-from reverie.replay.persistent import absolute_store_path
-from reverie.replay.sources import Experience, Mixed, experience_from_fraction
+from reverie.replay.config import Experience, Mixed, ReplayConfig, absolute_store_path, experience_from_fraction
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Evaluation, ScoreMetric
 from reverie.run.schedule import Schedule, parse_period

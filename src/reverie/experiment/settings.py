@@ -39,7 +39,7 @@ from reverie.experiment.presets import (
     preset_advice,
     preset_name,
 )
-from reverie.replay.persistent import absolute_store_path
+from reverie.replay.config import absolute_store_path
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
     SCHEMA,
