@@ -29,7 +29,7 @@ from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.config import ScoreMetric
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,

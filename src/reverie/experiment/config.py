@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.settings import AlgorithmConfig
-from reverie.algos.table import algorithm_name
+from reverie.algos.table import DEFAULT_ALGORITHM, algorithm_config, algorithm_name
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
@@ -22,11 +20,8 @@ from reverie.datasets.data_path import OBJECT, data_path, split_paths
 from reverie.datasets.ogbench import PREFIX, heldout_name
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import JAX_SUITES, RANDOM_START
-from reverie.nn.reward_scaling import ReturnStd
 from reverie.replay.config import Experience, Mixed, ReplayConfig, absolute_store_path, experience_from_fraction
-from reverie.run.callback import parse_callback
-from reverie.run.evaluate import Evaluation, ScoreMetric
-from reverie.run.schedule import Schedule, parse_period
+from reverie.run.config import EVALUATION_METRICS, Schedule, ScoreMetric, parse_callback, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
 END_OF_SCHEDULES = 10**15
@@ -40,6 +35,13 @@ DATASET_ENV = "auto"
 """Placeholder id for the environment named in the dataset, until ``settings.py: with_dataset_env``."""
 WITHOUT_ENV: dict[str, Any] = {"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0}
 """Settings of a run without an environment and without evaluations."""
+
+
+def _default_algorithm() -> AlgorithmConfig:
+    """Return the settings of the algorithm that is trained if none is named."""
+    config = algorithm_config(DEFAULT_ALGORITHM)()
+    assert isinstance(config, AlgorithmConfig)
+    return config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,7 @@ class ExperimentConfig(Config):
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment. In an offline run, it is used for evaluation; the default id is then the environment named in
     the dataset. `none`: no environment; estimate the policy's return from the data."""
-    algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
+    algo: AlgorithmConfig = field(default_factory=_default_algorithm)
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """The replay buffer of collected experience."""
@@ -242,7 +244,7 @@ class ExperimentConfig(Config):
         """``heldout_fraction``, or its default."""
         if self.heldout_fraction is not None:
             return self.heldout_fraction
-        has_no_number = self.env.id == NO_ENV and not self.heldout_data and isinstance(self.algo, GoalKeysConfig)
+        has_no_number = self.env.id == NO_ENV and not self.heldout_data and self.algo.has_goals
         return HELDOUT_FRACTION if has_no_number else 0.0
 
     @property
@@ -358,16 +360,14 @@ class ExperimentConfig(Config):
     def _check_score_metric(self) -> None:
         """Raise ConfigError if no evaluation can log the score metric."""
         name = ScoreMetric.parse(self.score_metric).name
-        names = ["eval/score", "eval/success_rate"]
-        if name in names or name.startswith(("heldout/", "goal/", "estimate/", "eval/success_rate/")):
+        if name.startswith(("heldout/", "goal/", "estimate/", "eval/success_rate/")):
             return  # the names of losses, estimates and tasks are known later
         if name.startswith("eval/") and self.eval_env_config.log_info:
             return
-        names = sorted({*names, *Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()})
-        if name not in names:
+        if name not in EVALUATION_METRICS:
             raise ConfigError(
                 f"score_metric = {self.score_metric}: evaluations do not log '{name}'. Choose one of "
-                f"{', '.join(names)}; env.log_info adds values of the environment's info."
+                f"{', '.join(EVALUATION_METRICS)}; env.log_info adds values of the environment's info."
             )
 
     def _check_actors(self) -> None:
@@ -384,8 +384,8 @@ class ExperimentConfig(Config):
             f"train_freq = {self.train_freq}: with actors, use ratio_tolerance": self.train_freq > 1,
             "replay.sequential = True: rows of several actors do not form a single sequence": self.replay.sequential,
             f"replay.init_from = {rows}: pass these rows as --data, with --experience mixed": rows,
-            "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)": isinstance(
-                scale, ReturnStd
+            "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)": getattr(
+                scale, "follows_returns", False
             )
             and (self.actors > 1 or self.learners > 1),
         }

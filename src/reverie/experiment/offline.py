@@ -33,7 +33,7 @@ from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.experiment.goals import goal_recall, sample_goals
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.config import ScoreMetric
 
 NUM_HELDOUT_BATCHES = 4
 """Number of batches of held-out rows."""

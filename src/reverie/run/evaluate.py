@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, count_noun
+from reverie.core.errors import count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
@@ -22,28 +22,6 @@ from reverie.run.collect import (
     to_executed_action,
 )
 from reverie.run.folder import RunFolder, read_final_result
-
-
-class ScoreMetric(NamedTuple):
-    """The metric that ranks evaluations, and whether the highest or the lowest value is best."""
-
-    name: str
-    minimize: bool
-
-    @classmethod
-    def parse(cls, text: str) -> ScoreMetric:
-        """Parse the setting ``score_metric``: ``NAME``, ``NAME:max`` or ``NAME:min``."""
-        name, _, direction = text.partition(":")
-        if not name or direction not in ("", "max", "min") or text.endswith(":"):
-            raise ConfigError(
-                f"score_metric = {text!r}: expected the name of an evaluation metric, such as eval/score, or NAME:min "
-                "if the lowest value is best."
-            )
-        return cls(name, direction == "min")
-
-    def is_at_least_as_good(self, value: float, reference: float) -> bool:
-        """Return whether ``value`` is as good as ``reference``, or better."""
-        return value <= reference if self.minimize else value >= reference
 
 
 @dataclass(frozen=True, kw_only=True)
