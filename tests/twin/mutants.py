@@ -21,7 +21,7 @@ from reverie.replay import hindsight
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
-from reverie.run.collect import EpisodeCounter
+from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
 

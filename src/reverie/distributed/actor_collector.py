@@ -37,7 +37,7 @@ from reverie.replay.build import build_replay, check_capacity, check_memory, max
 from reverie.replay.config import parse_size
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
-from reverie.run.collect import Episodes, join_episodes
+from reverie.run.episodes import Episodes, join_episodes
 
 MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
 """The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""

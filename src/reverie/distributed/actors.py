@@ -39,7 +39,8 @@ from reverie.envs.make import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.collect import EnvCollector, join_episodes
+from reverie.run.collect import EnvCollector
+from reverie.run.episodes import join_episodes
 
 
 @dataclass(frozen=True)

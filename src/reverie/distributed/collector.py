@@ -32,7 +32,7 @@ from reverie.log.video import write_video
 from reverie.objectives.td import Losses
 from reverie.replay.config import absolute_store_path
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
+from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import checkpoint_step

@@ -49,9 +49,10 @@ from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import CollectorProtocol, DeviceCollector, EnvCollector
+from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
 from reverie.run.config import ScoreMetric
+from reverie.run.episodes import CollectorProtocol
 from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable

@@ -13,14 +13,8 @@ from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
-from reverie.run.collect import (
-    EpisodeCounter,
-    info_columns,
-    initial_state,
-    means_of_columns,
-    read_exact_rewards,
-    to_executed_action,
-)
+from reverie.run.collect import initial_state, to_executed_action
+from reverie.run.episodes import EpisodeCounter, info_columns, means_of_columns, read_exact_rewards
 from reverie.run.folder import RunFolder, read_final_result
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.protocols import BatchSource, Env, Learner, MeterLike, Stateful
-from reverie.run.collect import CollectorProtocol
 from reverie.run.config import Schedule, ScoreMetric
+from reverie.run.episodes import CollectorProtocol
 from reverie.run.folder import SavedConfig
 
 EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
