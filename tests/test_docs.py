@@ -253,7 +253,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     from reverie.cli import check, train
     from reverie.cli import parsing as parsing
     from reverie.cli.parsing import parse
-    from reverie.experiment import bench, settings
+    from reverie.experiment import bench, dataset_env, settings
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
@@ -273,7 +273,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "with_run_algorithm", lambda options, has_algorithm: options)  # there is no such run
-    monkeypatch.setattr(settings, "with_dataset_env", lambda config, *_: config)  # nor are there datasets
+    monkeypatch.setattr(dataset_env, "with_dataset_env", lambda config, *_: config)  # nor are there datasets
     ask = settings.missing_input_question
     monkeypatch.setattr(settings, "missing_input_question", lambda asked, x: "" if asked.run else ask(asked, x))
     entry = sys.modules[cli.main.__module__]

@@ -21,7 +21,7 @@ from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import InstanceWrapper, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.settings import with_dataset_env
+from reverie.experiment.dataset_env import with_dataset_env
 
 minari = pytest.importorskip("minari")
 

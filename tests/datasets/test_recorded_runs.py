@@ -36,8 +36,8 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import spec_to_json
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.dataset_env import with_dataset_env
 from reverie.experiment.offline import write_returns
-from reverie.experiment.settings import with_dataset_env
 from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage

@@ -29,8 +29,9 @@ from reverie.envs.dummy import Count
 from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.dataset_env import resolve_with_data, with_preset_env
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
-from reverie.experiment.settings import PRESETS, Request, make_preset, overlay, resolve
+from reverie.experiment.settings import PRESETS, Request, make_preset, overlay
 from reverie.nn.cnn import BySize, Drq, Impala
 from reverie.nn.network import NetworkConfig
 from reverie.replay.config import Mixed
@@ -50,7 +51,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def merge_layers(algorithm: str, data: Any = None, device: str = "auto", steps: int = 0, **layers: Any) -> Any:
     """The settings of a request, with nothing checked."""
     overrides = (data or {}) | ({} if device == "auto" else {"device": device}) | ({"steps": steps} if steps else {})
-    return settings.merge_layers(Request(algorithm=algorithm, overrides=overrides, **layers))
+    return settings.merge_layers(with_preset_env(Request(algorithm=algorithm, overrides=overrides, **layers)))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -561,7 +562,7 @@ WHOLE = ExperimentConfig(algo=OBJECT, steps=77)
 
 def settings_of(algorithm: Any, **given: Any) -> ExperimentConfig:
     named = {name: given.pop(name, None) for name in ("env", "size", "preset")}
-    return resolve(api.make_request(algorithm, **named, config=given.pop("config", ()), overrides=given))
+    return resolve_with_data(api.make_request(algorithm, **named, config=given.pop("config", ()), overrides=given))
 
 
 @pytest.fixture
@@ -640,7 +641,7 @@ def test_rollouts_of_ppo_fit_any_number_of_environments(name):
     preset = make_preset(name)
     env, algo = preset.env.id, preset.algo
     for num in (1, 2, 3, 5, 7, 16, 100):
-        fitted = resolve(Request(algorithm="ppo", env=env, preset=name, overrides={"env.num": num})).algo
+        fitted = resolve_with_data(Request(algorithm="ppo", env=env, preset=name, overrides={"env.num": num})).algo
         rows, before = num * fitted.rollout, preset.env.num * algo.rollout
         assert rows % fitted.batch_size == 0
         assert rows // fitted.batch_size == before // algo.batch_size or num > preset.env.num
@@ -649,9 +650,9 @@ def test_rollouts_of_ppo_fit_any_number_of_environments(name):
 
 def test_a_rollout_that_is_named_stays():
     overrides = {"envs": 2, "algo.rollout": 64, "algo.batch_size": 32}
-    algo = resolve(Request(algorithm="ppo", env="CartPole-v1", overrides=overrides)).algo
+    algo = resolve_with_data(Request(algorithm="ppo", env="CartPole-v1", overrides=overrides)).algo
     assert (algo.rollout, algo.batch_size) == (64, 32)
-    instance = resolve(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
+    instance = resolve_with_data(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
     assert (instance.rollout, instance.batch_size) == (256, 256)
 
 

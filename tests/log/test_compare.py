@@ -11,7 +11,7 @@ import reverie
 from reverie.cli import main
 from reverie.core.errors import RunError
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import saved_settings
+from reverie.experiment.saved_settings import saved_settings
 from reverie.log import plot
 from reverie.log.colors import ORANGE
 from reverie.log.style import save_figure

@@ -24,8 +24,8 @@ from reverie.core.types import Batch
 from reverie.datasets.config import dataset_config
 from reverie.datasets.data_path import DataLike
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded
+from reverie.envs.config import EnvLike
 from reverie.envs.flat_env import CLIPS
-from reverie.envs.make import EnvLike
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import check_locations

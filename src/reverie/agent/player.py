@@ -24,8 +24,9 @@ from reverie.core.foreign_names import AGENT_NAMES, describe_missing, find_line
 from reverie.core.spaces import column, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
+from reverie.envs.config import MakeEnv
 from reverie.envs.flat_env import FlatEnv
-from reverie.envs.make import MakeEnv, make_gym
+from reverie.envs.make import make_gym
 from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig

@@ -30,7 +30,7 @@ from reverie.distributed.actors import ActorTask
 from reverie.distributed.local_actors import ACTOR_END_SECONDS, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
 from reverie.distributed.ray_learners import PLACEMENT_VAR
-from reverie.envs.make import MakeEnv
+from reverie.envs.config import MakeEnv
 from reverie.envs.worker import STARTUP_ADVICE
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.build import build_replay, check_capacity, check_memory, max_rows

@@ -35,7 +35,7 @@ from reverie.distributed.actor_connection import (
     acting_weights,
     load_weights,
 )
-from reverie.envs.make import MakeEnv
+from reverie.envs.config import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig

@@ -25,7 +25,7 @@ from reverie.core.protocols import Stateful
 from reverie.core.types import Batch, Update
 from reverie.datasets.replay_store import ABOUT
 from reverie.distributed.actor_collector import build_actor_collector
-from reverie.envs.make import EnvLike
+from reverie.envs.config import EnvLike
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.video import write_video

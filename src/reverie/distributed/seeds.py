@@ -23,7 +23,7 @@ from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import initial_settings, saved_settings
+from reverie.experiment.saved_settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
 from reverie.log.console import RunsDisplay
 from reverie.run.folder import (

@@ -27,7 +27,7 @@ from reverie.core.seeding import RngState, derived_seeds, seed_everything, seede
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Mode, Window
-from reverie.envs.make import EnvLike
+from reverie.envs.config import EnvLike
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
@@ -39,7 +39,7 @@ from reverie.experiment.offline import (
     read_heldout_data,
     read_offline_rows,
 )
-from reverie.experiment.settings import saved_settings
+from reverie.experiment.saved_settings import saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink

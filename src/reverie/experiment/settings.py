@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,20 +13,16 @@ import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config, algorithm_name, same_algorithm
-from reverie.core.config import Choice, Config, flatten, nest
-from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, did_you_mean, short_repr
+from reverie.core.config import flatten, nest
+from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
-from reverie.core.logger import logger
 from reverie.datasets.config import DatasetConfig, dataset_settings
 from reverie.datasets.data_path import data_path
-from reverie.datasets.dataset import open_recorded
-from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.ogbench import PREFIX, parse_name
-from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
+from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.suites import has_goal_tasks, suite_id
-from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.offline_presets import ogbench_settings
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import (
@@ -39,7 +34,6 @@ from reverie.experiment.presets import (
     preset_advice,
     preset_name,
 )
-from reverie.replay.config import absolute_store_path
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
     SCHEMA,
@@ -70,6 +64,8 @@ class Request:
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values by path of a setting, or nested: the highest layer."""
+    dataset_env: str = ""
+    """Id of the environment that the dataset names, whose preset is taken if nothing else determines one."""
 
     @property
     def algorithm_name(self) -> str:
@@ -77,6 +73,11 @@ class Request:
         if isinstance(self.algorithm, str):
             return self.algorithm
         return self.algorithm.name if isinstance(self.algorithm, ExperimentConfig) else self.algorithm.algorithm
+
+    @property
+    def setting_names(self) -> set[str]:
+        """Paths of the settings that ``overrides`` set."""
+        return {*flatten(_expand_short_names(self.overrides))}
 
     @property
     def env_id(self) -> str | None:
@@ -100,12 +101,31 @@ class Layer(NamedTuple):
 
 
 def resolve(request: Request) -> ExperimentConfig:
-    """Return the settings of a run: merge all layers, open the dataset if nothing names an environment, and check.
+    """Return the settings of a run: merge all layers, and check. Opens nothing: see ``resolve_with_data``.
 
     Raises:
         ConfigError: settings contradict each other, or nothing names an environment or data.
     """
-    return complete(merge_layers(request), request)
+    return check_request(merge_layers(request), request)
+
+
+def check_request(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
+    """Return the merged settings ``config`` of ``request``, checked; ConfigError if some clash or are missing.
+
+    ``flags``: paths of settings that flags set, besides the overrides.
+    """
+    if not isinstance(request.algorithm, ExperimentConfig):
+        if question := missing_input_question(request, config):
+            raise ConfigError(question)
+        _check_length(config, request.setting_names | {*flags})
+    elif config.offline and config.env.id == EnvConfig().id and request.env is None:
+        config = config.merge({"env.id": DATASET_ENV})
+    if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
+        raise ConfigError(
+            f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
+            "function that creates environments instead of the instance."
+        )
+    return config.validate()
 
 
 def merge_layers(request: Request) -> ExperimentConfig:
@@ -114,7 +134,7 @@ def merge_layers(request: Request) -> ExperimentConfig:
     if isinstance(request.algorithm, ExperimentConfig):
         _check_no_lower_layers(request)
     overrides = _expand_short_names(request.overrides)
-    files = [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
+    files = _read_files(request)
     config = _with_preset(request, files, overrides)
     preset = config.preset
     for layer in files:
@@ -129,29 +149,6 @@ def merge_layers(request: Request) -> ExperimentConfig:
     values["preset"] = preset  # its full name; a file may call it cpu
     _check_argument_names(overrides, config)
     return Layer("", overrides).apply(Layer("", values).apply(config))
-
-
-def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request`` with the dataset's environment; ConfigError if they clash.
-
-    ``flags``: paths of settings that flags set, besides the overrides.
-    """
-    names = {*flags, *flatten(_expand_short_names(request.overrides))}
-    if not isinstance(request.algorithm, ExperimentConfig):
-        if question := missing_input_question(request, config):
-            raise ConfigError(question)
-        _check_length(config, names)
-    if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
-        raise ConfigError(
-            f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
-            "function that creates environments instead of the instance."
-        )
-    if isinstance(request.algorithm, ExperimentConfig) and config.offline and config.env.id == EnvConfig().id:
-        config = config if request.env is not None else config.merge({"env.id": DATASET_ENV})
-    config = with_dataset_env(config, request.env, request.run)
-    is_default = config.score_metric == ExperimentConfig.score_metric and "score_metric" not in names
-    by_success = is_default and config.eval_episodes > 0 and has_goal_tasks(config.eval_env_config.id)
-    return config.merge({"score_metric": "eval/success_rate"}) if by_success else config
 
 
 def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
@@ -266,8 +263,8 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     named = [name for layer in files if (name := _env_of_settings(layer.values)) is not None]
     env, data = request.env_id or (named[-1] if named else None), _data_settings(files, overrides)
     env_of_preset = None if env == NO_ENV else env
-    if data.path and "preset" not in chosen and env_of_preset is None:
-        env_of_preset = _dataset_env_id(data)
+    if data.path and env_of_preset is None:
+        env_of_preset = request.dataset_env
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
     if name is not None:
         config = make_preset(name, chosen.get("steps"), chosen.get("updates"))
@@ -372,6 +369,10 @@ def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentCo
     return config.merge(values)
 
 
+def _read_files(request: Request) -> list[Layer]:
+    return [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
+
+
 def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
 
@@ -437,6 +438,17 @@ def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> Data
     return config.data
 
 
+def find_preset_dataset(request: Request) -> DatasetConfig | None:
+    """Return the dataset whose environment determines the preset; None if there is none, or the user names another."""
+    if isinstance(request.algorithm, ExperimentConfig):
+        return None
+    files, overrides = _read_files(request), _expand_short_names(request.overrides)
+    data = _data_settings(files, overrides)
+    names_preset = request.preset or any(layer.get("preset") for layer in (*(x.values for x in files), overrides))
+    envs = {request.env_id, *(_env_of_settings(layer.values) for layer in files)} - {None, NO_ENV}
+    return None if names_preset or envs or not data.path or _recorded_preset(request) else data
+
+
 def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
     """Return the name of OGBench's dataset, or else its environment; "" if it is neither."""
     name = Path(data.path).stem if isinstance(data.path, str) else ""
@@ -472,120 +484,3 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
         f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`, in Python "
         f"reverie.train('{algorithm}', '{first_env}')."
     )
-
-
-# ---------------------------------------------------------------- the dataset's environment
-
-
-def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: Path | None = None) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in: an offline run is evaluated in the dataset's environment.
-
-    ``env``: an environment passed from Python. ``run``: the run folder. A run there keeps its environment unless
-    another is named.
-    """
-    config = config.validate()
-    if not config.offline or (env is not None and not isinstance(env, str)):
-        return config
-    if run is not None and RunFolder.from_path(run).config.is_file() and config.env.id == DATASET_ENV:
-        before = read_saved_config(RunFolder.from_path(run).path).experiment
-        check_module_names(SavedConfig(algorithm="", experiment={"env": before["env"]}), "the run")
-        config = config.merge({"env": dict(before["env"])})
-    if config.env.id != DATASET_ENV:
-        return config.merge(WITHOUT_ENV) if config.env.id == NO_ENV else config
-    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
-        info = recorded.about
-    if not info.env:
-        logger.info("no evaluations: the dataset does not name its environment. Pass --env ID to evaluate in one")
-        return config.merge(WITHOUT_ENV)
-    try:
-        env_config = dataset_env_config(info, config.env)
-        close_quietly(make_dataset_env(info, config.env))
-    except EnvError as error:
-        logger.info(f"no evaluations: {error}")
-        return config.merge(WITHOUT_ENV)
-    return config.merge({"env": env_config.to_dict()})
-
-
-def _dataset_env_id(data: DatasetConfig) -> str:
-    """Return the environment id that a dataset names.
-
-    "" if it names none or cannot be read (reading it reports why).
-    """
-    from reverie.datasets.format_detection import open_reader  # imports all readers
-
-    try:
-        with open_reader(data.path, data) as reader:
-            return reader.env_id()
-    except ReverieError:
-        return ""
-
-
-# ---------------------------------------------------------------- what a run saves, and keeps when it continues
-
-
-def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> SavedConfig:
-    """Return the content of config.yaml, with names (``module:name``) of the objects that a file cannot contain."""
-    envs = {"env": env, "eval_env": eval_env}
-    objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
-    custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
-    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
-    return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
-
-
-def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
-    """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
-    if value is None or (isinstance(value, Choice) and value.is_importable()):
-        return {}  # a file contains its kind and its values
-    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
-        return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
-    if not isinstance(value, Config):
-        return {}
-    out: dict[str, str] = {}
-    for name in value.__dataclass_fields__:
-        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
-    return out
-
-
-def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the settings with which the run in ``path`` has begun, and which stay when it continues with ``config``.
-
-    RunError if ``config`` differs from them, or has another kind of experience than ``before``, the run's settings so
-    far: a checkpoint contains positions in the replay, in the dataset or in both, and cannot switch between these.
-    """
-    initial = {
-        "init_from": before.get("init_from"),
-        "replay.init_from": tuple(before.get("replay", {}).get("init_from", ())),
-    }
-    initial["init_modules"] = before.get("init_modules", ())
-    current = {
-        "init_from": config.init_from,
-        "replay.init_from": config.replay.init_from,
-        "init_modules": config.init_modules,
-    }
-    for name, value in current.items():
-        if value and _absolute_locations(value) != _absolute_locations(initial[name]):
-            raise RunError(
-                f"{name} = {value!r} applies only to a new run, but {path} started with {name} = {initial[name]!r}. "
-                "Remove this option to continue that run, or choose another --run to start a new one."
-            )
-    learned = {name: before[name] for name in ("experience", "data") if name in before}
-    check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
-    was = config.merge(learned)
-    if was.offline != config.offline or (config.offline_fraction and not was.offline_fraction):
-        kinds = "a dataset alone" if was.offline else "a dataset and collected rows"
-        raise RunError(
-            f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
-            f"continues. To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
-        )
-    if bool(config.actors) != bool(before.get("actors", 0)):
-        raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
-            f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
-        )
-    return initial
-
-
-def _absolute_locations(locations: Any) -> list[str]:
-    """Return one or several paths or URLs as absolute locations; [] for None."""
-    paths = [locations] if isinstance(locations, str) else locations or ()
-    return [absolute_store_path(path) for path in paths]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
@@ -18,7 +18,9 @@ from reverie.core.seeding import preserve_rng_state
 from reverie.core.types import State
 from reverie.run.config import parse_callback
 from reverie.run.metrics_log import check_metric_names
-from reverie.run.result import TrainResult
+
+if TYPE_CHECKING:  # it leads to the collectors, and a callback is only given one
+    from reverie.run.result import TrainResult
 
 Values = Mapping[str, float]
 """Logged numbers by name."""
