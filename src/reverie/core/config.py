@@ -369,12 +369,19 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
+    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``; single values change a whole ``Config``."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
         value, current = {rest: value} if rest else value, out.get(head)
-        out[head] = {**current, **value} if isinstance(value, Mapping) and isinstance(current, Mapping) else value
+        if isinstance(value, Mapping) and isinstance(current, Mapping):
+            out[head] = {**current, **value}
+        elif isinstance(value, Mapping) and isinstance(current, Config):
+            out[head] = current.merge(value, head)
+        elif isinstance(value, Config) and isinstance(current, Mapping):
+            out[head] = value.merge(current, head)
+        else:
+            out[head] = value
     return out
 
 
