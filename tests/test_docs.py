@@ -612,9 +612,10 @@ def test_the_worked_example_of_the_loop() -> None:
 
 
 def test_the_counters_of_the_loop_are_those_of_the_logs() -> None:
-    """Every name that the table gives is written by ``run/metrics_log.py`` or measured by ``run/collect.py``."""
+    """Every name that the table gives is written by ``run/metrics_log.py``, or measured by two other files."""
     source = "".join(
-        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8") for name in ("collect", "metrics_log")
+        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8")
+        for name in ("collect", "episodes", "metrics_log")
     )
     counters = set(re.findall(r"\"(\w+)\"", source[source.index("def _counters") :]))
     names = [name for row in rows("docs/loop.md", "| name | unit") for name in row[0].split(", ") if "/" in name]

@@ -524,7 +524,7 @@ def presets() -> str:
     """Return the page of all presets, and of what changes without a GPU."""
     from reverie.envs.config import EnvConfig
     from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, TABLE
-    from reverie.experiment.settings import PRESETS, overlay
+    from reverie.experiment.settings import PRESETS, Draft
 
     lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
     for name, one in TABLE.items():
@@ -537,7 +537,7 @@ def presets() -> str:
         about = f"{cell(one.description)} | {ids} | {config.env.num}"
         lines.append(f"| `{name}` | {about} | {length(config, recorded)} | {size} | {ratio} |")
         if name in ON_CPU:
-            config = overlay(config, ON_CPU[name])
+            config = Draft(config.fields()).apply(ON_CPU[name]).build()
             ratio = "" if recorded or config.replay_ratio is None else f"{config.replay_ratio:g}"
             often = f"every {config.schedule.eval_every}" if config.evaluates_during_training else "at the end"
             size = ON_CPU[name].get("size", size)

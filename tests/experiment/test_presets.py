@@ -31,7 +31,7 @@ from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data, with_preset_env
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
-from reverie.experiment.settings import PRESETS, Request, make_preset, overlay
+from reverie.experiment.settings import PRESETS, Draft, Request, make_preset
 from reverie.nn.cnn import BySize, Drq, Impala
 from reverie.nn.network import NetworkConfig
 from reverie.replay.config import Mixed
@@ -46,6 +46,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found = [1]
     monkeypatch.setattr(settings, "num_gpus", lambda: found[0])
     return found
+
+
+def overlay(config: ExperimentConfig, values: dict[str, Any]) -> ExperimentConfig:
+    return Draft(config.fields()).apply(values).build()
 
 
 def merge_layers(algorithm: str, data: Any = None, device: str = "auto", steps: int = 0, **layers: Any) -> Any:
@@ -579,6 +583,16 @@ def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
     preset = PRESETS["dqn_cartpole"]()
     assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
     assert found.algo.merge({"batch_size": preset.algo.batch_size}) == preset.algo
+
+
+def test_all_layers_together_make_at_most_two_configurations(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # the merged one, and the checked one with what it leaves open
+    check, counts = ExperimentConfig.__post_init__, list[int]()
+    monkeypatch.setattr(ExperimentConfig, "__post_init__", lambda config: (counts.append(1), check(config))[1])
+    both = [files["run"], files["algo"]]
+    settings_of("dreamer_v3", preset="cartpole", config=both, size="1m", env="Acrobot-v1", train_ratio=3)
+    assert 1 <= len(counts) <= 2
 
 
 def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(files: dict[str, str]) -> None:

@@ -342,10 +342,11 @@ class ExperimentConfig(Config):
         heldout = self.heldout_data and _absolute(self.heldout_data)
         if not (self.heldout_data or self.heldout_fraction) and getattr(self.algo.learner, "has_heldout_losses", False):
             heldout = heldout_name(self.data.path)
-        config = self.merge({"data.path": path, "heldout_data": heldout})
-        return config.merge(
-            {"replay.store_path": absolute_store_path(self.replay.store_path), "experience": experience}
-        )
+        changes: dict[str, Any] = {"experience": experience, "heldout_data": heldout}
+        changes |= {} if path == self.data.path else {"data.path": path}
+        store_path = absolute_store_path(self.replay.store_path)
+        changes |= {} if store_path == self.replay.store_path else {"replay.store_path": store_path}
+        return self if changes.items() <= vars(self).items() else self.merge(changes)
 
     def _check_on_policy(self) -> None:
         """Raise ConfigError if replay settings are set for an algorithm without replay."""

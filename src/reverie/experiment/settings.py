@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config, algorithm_name, same_algorithm
-from reverie.core.config import flatten, nest
+from reverie.core.config import flatten, list_flags, merge_fields, nest
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
@@ -92,12 +93,58 @@ class Layer(NamedTuple):
     """Begins the text of errors; "" for arguments and flags, whose errors name the setting alone."""
     values: Mapping[str, Any]
 
-    def apply(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Return ``config`` with these values; ConfigError names the source."""
+
+class Draft:
+    """The settings of a run while layers are merged, by name; one ``ExperimentConfig`` is made of them at the end."""
+
+    def __init__(self, fields: Mapping[str, Any], kind: type[ExperimentConfig] = ExperimentConfig) -> None:
+        self.fields: dict[str, Any] = dict(fields)
+        self.sources: dict[str, str] = {}
+        """The source of the layer that has set each of them last."""
+        self.kind = kind
+
+    def apply(self, values: Mapping[str, Any], source: str = "") -> Draft:
+        """Merge a layer, ``size`` first, and return the draft. Either update ratio replaces the other.
+
+        ConfigError names the ``source``.
+        """
+        values = dict(values)
         try:
-            return overlay(config, self.values)
+            if (size := values.pop("size", None)) is not None:
+                self.fields["algo"] = _with_size(self.fields["algo"], size)
+            if any(values.get(name) is not None for name in RATIOS):
+                self.fields |= dict.fromkeys(RATIOS)
+            changes = merge_fields(self.kind, self.fields, values)
         except ConfigError as error:
-            raise ConfigError(f"{self.source}: {error}" if self.source else str(error)) from None
+            raise _with_source(error, source) from None
+        self.fields |= changes
+        self.sources |= dict.fromkeys(changes, source)
+        return self
+
+    def build(self) -> ExperimentConfig:
+        """Return the settings; ConfigError if some clash names the layer that has set the first of them."""
+        try:
+            return self.kind(**self.fields)
+        except ConfigError as error:
+            name = re.split(r"\W", str(error), maxsplit=1)[0]
+            raise _with_source(error, self.sources.get(name, "")) from None
+
+
+RATIOS = ("replay_ratio", "train_ratio")
+"""Two units of the same quantity."""
+
+
+def _with_source(error: ConfigError, source: str) -> ConfigError:
+    return ConfigError(f"{source}: {error}" if source else str(error))
+
+
+def _with_size(algo: AlgorithmConfig, size: str) -> AlgorithmConfig:
+    """Return ``algo`` with the widths of a named size; ConfigError if there is none of this name."""
+    module = importlib.import_module(type(algo).__module__)
+    if not hasattr(module, "with_size"):
+        raise ConfigError(f"size = '{size}': {algorithm_name(type(algo))} has no named sizes.")
+    sized: AlgorithmConfig = module.with_size(size, algo)
+    return sized
 
 
 def resolve(request: Request) -> ExperimentConfig:
@@ -135,20 +182,20 @@ def merge_layers(request: Request) -> ExperimentConfig:
         _check_no_lower_layers(request)
     overrides = _expand_short_names(request.overrides)
     files = _read_files(request)
-    config = _with_preset(request, files, overrides)
-    preset = config.preset
+    draft = _draft_below_files(request, files, overrides)
+    preset = draft.fields["preset"]
     for layer in files:
-        config = layer.apply(config)
+        draft.apply(layer.values, layer.source)
     if isinstance(request.algorithm, AlgorithmConfig):
-        config = config.merge({"algo": request.algorithm})
+        draft.apply({"algo": request.algorithm})
     if isinstance(options := overrides.get("env"), EnvConfig) and options.id == EnvConfig().id:
-        overrides["env"] = options.replace("id", request.env_id or config.env.id)
+        overrides["env"] = options.replace("id", request.env_id or draft.fields["env"].id)
     values: dict[str, Any] = {"size": request.size} | ({} if request.env_id is None else {"env.id": request.env_id})
     if isinstance(request.env, gymnasium.Env):
         values |= {"env.num": 1, "env.vectorization": "sync"}  # presets may set several
     values["preset"] = preset  # its full name; a file may call it cpu
-    _check_argument_names(overrides, config)
-    return Layer("", overrides).apply(Layer("", values).apply(config))
+    _check_argument_names(overrides, draft)
+    return draft.apply(values).apply(overrides).build()
 
 
 def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
@@ -166,12 +213,11 @@ def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
         )
 
 
-def _check_argument_names(overrides: Mapping[str, Any], config: ExperimentConfig) -> None:
+def _check_argument_names(overrides: Mapping[str, Any], draft: Draft) -> None:
     """Raise ConfigError if an argument is neither a setting nor the path of one."""
-    known = {spec.name for spec in fields(config)}
     for name, value in overrides.items():
-        if name.partition(".")[0] not in known:
-            choices = [*config.flags(), "envs", "size", "run"]
+        if name.partition(".")[0] not in draft.fields:
+            choices = [*list_flags(draft.fields), "envs", "size", "run"]
             raise ConfigError(f"unknown argument {name}.{advise(name, choices, as_argument, value)}")
 
 
@@ -197,50 +243,55 @@ def _expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- the lowest layers: preset, or saved run
 
 
-def default_config(algorithm: str) -> ExperimentConfig:
+def _draft_algorithm(name: str) -> Draft:
     """Return the defaults of an algorithm, without a preset."""
-    algo = algorithm_config(algorithm)()
-    assert isinstance(algo, AlgorithmConfig)
-    return ExperimentConfig(algo=algo)
+    own = {spec.name: spec for spec in fields(ExperimentConfig) if spec.name != "algo"}
+    defaults = {
+        name: spec.default if spec.default_factory is MISSING else spec.default_factory() for name, spec in own.items()
+    }
+    return Draft(defaults | {"algo": algorithm_config(name)()})
 
 
-def make_preset(name: str, steps: int | None = None, updates: int | None = None) -> ExperimentConfig:
-    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``, for a run of this length; None: its number.
+def make_preset(name: str) -> ExperimentConfig:
+    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``."""
+    return _draft_preset(name).build()
+
+
+def _draft_preset(name: str, length: Mapping[str, Any] | None = None) -> Draft:
+    """Return the settings of a preset for a run of this ``length``, its steps or updates.
 
     Besides the formulas of the preset, learning starts, and random actions end, within a quarter of the run.
     """
     plain = name.removesuffix(CPU_SUFFIX)
     preset = TABLE[plain]
-    config = overlay(default_config(preset.algorithm), preset.settings | {"preset": name})
-    config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
-    config = config if steps is None else config.merge({"steps": steps})
-    config = config if updates is None else config.merge({"updates": updates})
-    config = config if preset.from_updates is None else overlay(config, preset.from_updates(config.updates))
-    return overlay(config, _settings_from_steps(config, preset.from_steps))
+    draft = _draft_algorithm(preset.algorithm).apply(preset.settings | {"preset": name})
+    draft.apply(ON_CPU.get(plain, {}) if name != plain else {}).apply(length or {})
+    if preset.from_updates is not None:
+        draft.apply(preset.from_updates(draft.fields["updates"]))
+    return draft.apply(_settings_from_steps(draft, preset.from_steps))
 
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(make_preset, name) for name in TABLE}
 """A function for each preset that returns its settings."""
 
 
-def _settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Settings] | None = None) -> Settings:
-    """Return the settings that follow the env steps of a run with the preset ``config``, by its own formulas first."""
-    limit, names = max(1, config.steps // 4), ("learning_starts", "random_steps")
-    values = {} if from_steps is None else from_steps(config.steps)
-    if config.algo.on_policy:
+def _settings_from_steps(draft: Draft, from_steps: Callable[[int], Settings] | None = None) -> Settings:
+    """Return the settings that follow the env steps of a run with the preset ``draft``, by its own formulas first."""
+    steps = draft.fields["steps"]
+    limit, names = max(1, steps // 4), ("learning_starts", "random_steps")
+    values = {} if from_steps is None else from_steps(steps)
+    if draft.fields["algo"].on_policy:
         return values
-    return values | {name: min(values.get(name, getattr(config, name)), limit) for name in names}
+    return values | {name: min(values.get(name, draft.fields[name]), limit) for name in names}
 
 
-def _fit_envs(
-    config: ExperimentConfig, request: Request, layers: Sequence[Mapping[str, Any]]
-) -> ExperimentConfig:  # fmt: skip
-    """Return the preset ``config`` for the number of environments that ``layers`` name, unless they size rollouts."""
+def _fit_envs(draft: Draft, request: Request, layers: Sequence[Mapping[str, Any]]) -> None:
+    """Change the preset ``draft`` for the number of environments that ``layers`` name, unless they size rollouts."""
     values = {name: value for layer in layers for name, value in flatten(_plain_env(layer)).items()}
-    num = 1 if isinstance(request.env, gymnasium.Env) else values.get("env.num", config.env.num)
-    if not isinstance(num, int) or num < 1 or {"algo.rollout", "algo.batch_size", "algo.batch_length"} & {*values}:
-        return config
-    return config.merge({"algo": config.algo.with_envs(config.env.num, num)})
+    before, algo = draft.fields["env"].num, draft.fields["algo"]
+    num = 1 if isinstance(request.env, gymnasium.Env) else values.get("env.num", before)
+    if isinstance(num, int) and num >= 1 and not {"algo.rollout", "algo.batch_size", "algo.batch_length"} & {*values}:
+        draft.fields["algo"] = algo.with_envs(before, num)
 
 
 def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,15 +299,15 @@ def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "env": env.to_dict()} if isinstance(env, EnvConfig) else dict(values)
 
 
-def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
+def _draft_below_files(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> Draft:
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
-        return request.algorithm
+        return Draft(request.algorithm.fields(), type(request.algorithm))
     layers = [*(layer.values for layer in files), overrides, {"preset": request.preset}]
     names = ("preset", "device", "steps", "updates")
     chosen = {name: value for layer in layers for name in names if (value := layer.get(name))}
     if (saved := _saved_run_layer(request, files, chosen.get("preset"))) is not None:
-        return saved.apply(default_config(request.algorithm_name))
+        return _draft_algorithm(request.algorithm_name).apply(saved.values, saved.source)
     if isinstance(request.algorithm, AlgorithmConfig):
         _check_no_algorithm_settings(files)
     chosen = _recorded_preset(request) | chosen
@@ -266,17 +317,19 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
     if data.path and env_of_preset is None:
         env_of_preset = request.dataset_env
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
+    length: dict[str, Any] = {name: chosen[name] for name in ("steps", "updates") if name in chosen}
     if name is not None:
-        config = make_preset(name, chosen.get("steps"), chosen.get("updates"))
+        draft = _draft_preset(name, length)
         if chosen.get("preset") in (None, "cpu"):
-            config = overlay(config, ogbench_settings(config.algo.algorithm, _ogbench_name(data, env)))
+            draft.apply(ogbench_settings(draft.fields["algo"].algorithm, _ogbench_name(data, env)))
     else:
-        config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
-        config = config.merge(_settings_from_steps(config))
-    config = _fit_envs(config, request, [*(layer.values for layer in files), overrides])
+        length.pop("updates", None)
+        draft = _draft_algorithm(request.algorithm_name).apply(length)
+        draft.apply(_settings_from_steps(draft))
+    _fit_envs(draft, request, [*(layer.values for layer in files), overrides])
     if request.env is not None and not isinstance(request.env, str):
-        config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
-    return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
+        draft.apply({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
+    return draft.apply({"env.id": DATASET_ENV}) if data.path and env is None else draft
 
 
 def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: str) -> str | None:
@@ -356,19 +409,6 @@ def _recorded_preset(request: Request) -> dict[str, Any]:
 # ---------------------------------------------------------------- files and values
 
 
-def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with ``values`` applied, ``size`` first. Either update ratio replaces the other."""
-    values = dict(values)
-    if (size := values.pop("size", None)) is not None:
-        module = importlib.import_module(type(config.algo).__module__)
-        if not hasattr(module, "with_size"):
-            raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
-        config = config.merge({"algo": module.with_size(size, config.algo)})
-    if any(values.get(name) is not None for name in ("replay_ratio", "train_ratio")):
-        config = config.merge({"replay_ratio": None, "train_ratio": None})
-    return config.merge(values)
-
-
 def _read_files(request: Request) -> list[Layer]:
     return [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
 
@@ -431,11 +471,11 @@ def _env_of_settings(values: Mapping[str, Any]) -> str | None:
 
 def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
     """Return the settings of the dataset in the layers above the preset; presets have none."""
-    config = ExperimentConfig()
+    draft = Draft({"data": DatasetConfig()})
     for source, values in (*files, Layer("", overrides)):
-        of_data = {name: value for name, value in values.items() if name.partition(".")[0] == "data"}
-        config = Layer(source, of_data).apply(config)
-    return config.data
+        draft.apply({name: value for name, value in values.items() if name.partition(".")[0] == "data"}, source)
+    data: DatasetConfig = draft.fields["data"]
+    return data
 
 
 def find_preset_dataset(request: Request) -> DatasetConfig | None:
