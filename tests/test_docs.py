@@ -43,12 +43,13 @@ from reverie.envs.suites import SUITES
 from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, preset_name
+from reverie.experiment.rules import DEVICE_RULES, RULES
 from reverie.experiment.settings import PRESETS
 from reverie.log import style
 from reverie.log.colors import BLUE, DARK
 from reverie.log.themed_svg import THEME, themed_svg
 from reverie.replay.build import build_replay
-from reverie.replay.config import ReplayConfig
+from reverie.replay.config import Offline, ReplayConfig
 from reverie.run.collect import EnvCollector
 
 ROOT = Path(__file__).parents[1]
@@ -475,6 +476,21 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     assert sorted(shown) == sorted(by_hand | {*generated})
     linked = re.findall(r"\]\((\S+\.md)\)", site.Page("docs/pages.md").text())
     assert sorted([*linked, "pages.md"]) == sorted(by_hand)
+
+
+def test_the_page_of_settings_has_each_rule_with_the_names_of_settings() -> None:
+    page = documentation().settings()
+    rules = page[page.index("## What does not go together") :].splitlines()
+    assert len([line for line in rules if line.startswith("- ")]) == len(RULES) + len(DEVICE_RULES)
+    assert "- *name* collects rows" in page
+    assert "- replay.device = *replay.device*: the rows are on *env_device*" in page
+    assert not re.search(r"[{}]", "".join(rules))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_has_a_text_for_settings_that_break_it(rule: str) -> None:
+    config = ExperimentConfig(hours=1.0, heldout_fraction=0.1, patience=1, actors=2, experience=Offline())
+    assert "{" not in rule.format(c=config)
 
 
 def test_the_page_of_presets_has_each() -> None:

@@ -506,6 +506,7 @@ def printed(call: Callable[[], Any]) -> str:
 def settings() -> str:
     """Return the page of all settings of a run but the algorithm's."""
     from reverie.experiment.config import ExperimentConfig
+    from reverie.experiment.rules import DEVICE_RULES, RULES
 
     lines = [
         "# Settings of a run",
@@ -517,7 +518,16 @@ def settings() -> str:
     for path, (value, meaning) in flat(ExperimentConfig()).items():
         if not path.startswith("algo."):
             lines.append(f"| `{path}` | `{value}` | {cell(meaning)} |")
-    return "\n".join(lines) + "\n"
+    lines += ["", "## What does not go together", "", "The first of these errors that applies is reported.", ""]
+    return "\n".join([*lines, *map(rule_line, RULES), "", *ON_DEVICE_HEAD, *map(rule_line, DEVICE_RULES)]) + "\n"
+
+
+def rule_line(message: str) -> str:
+    """Return the text of a rule with the names of its settings instead of their values."""
+    return "- " + cell(re.sub(r"\{c\.(?:config\.)?([\w.]+)(?::g)?\}", r"*\1*", message))
+
+
+ON_DEVICE_HEAD = ("Not supported with environments on a device:", "")
 
 
 def presets() -> str:

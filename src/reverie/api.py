@@ -36,6 +36,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.presets import SUITES
+from reverie.experiment.rules import validate_config
 from reverie.experiment.saved_settings import initial_settings, saved_settings
 from reverie.experiment.settings import Request, resolve
 from reverie.experiment.suggestions import suggest_starts
@@ -233,7 +234,7 @@ def train_config(
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
             experiment.share_batches()
-            return make_learner_experiment(experiment, continued.validate(), team, folder.path)
+            return make_learner_experiment(experiment, validate_config(continued), team, folder.path)
 
         @contextlib.contextmanager
         def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:

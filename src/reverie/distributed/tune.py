@@ -132,7 +132,7 @@ def run_tuning(
         try:
             study = optuna.create_study(
                 storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-                direction="minimize" if ScoreMetric.parse(config.score_metric).minimize else "maximize",
+                direction="minimize" if config.score.minimize else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // NUM_RUNGS**2), NUM_RUNGS),
             )  # fmt: skip
         except Exception as error:  # errors of SQLite, SQLAlchemy or Optuna
@@ -188,7 +188,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
-        self.score: ScoreMetric = ScoreMetric.parse(config.score_metric)
+        self.score: ScoreMetric = config.score
         self.prune = prune
         self.grid = grid
         self.seeds = seeds

@@ -17,6 +17,7 @@ from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly
 from reverie.envs.suites import has_goal_tasks
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
+from reverie.experiment.rules import validate_config
 from reverie.experiment.settings import Request, check_request, find_preset_dataset, merge_layers
 from reverie.run.folder import RunFolder, SavedConfig, check_module_names, read_saved_config
 
@@ -56,7 +57,7 @@ def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: 
     ``env``: an environment passed from Python. ``run``: the run folder. A run there keeps its environment unless
     another is named.
     """
-    config = config.validate()
+    config = validate_config(config)
     if not config.offline or (env is not None and not isinstance(env, str)):
         return config
     if run is not None and RunFolder.from_path(run).config.is_file() and config.env.id == DATASET_ENV:

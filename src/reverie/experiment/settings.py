@@ -35,6 +35,7 @@ from reverie.experiment.presets import (
     preset_advice,
     preset_name,
 )
+from reverie.experiment.rules import validate_config
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
     SCHEMA,
@@ -172,7 +173,7 @@ def check_request(config: ExperimentConfig, request: Request, flags: Collection[
             f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
             "function that creates environments instead of the instance."
         )
-    return config.validate()
+    return validate_config(config)
 
 
 def merge_layers(request: Request) -> ExperimentConfig:

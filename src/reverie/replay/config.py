@@ -23,6 +23,9 @@ class Experience(Choice):
     recorded: ClassVar[float]
     """Fraction of each batch that comes from a dataset, in [0, 1]."""
 
+    def __str__(self) -> str:
+        return self.to_text()
+
 
 @dataclass(frozen=True)
 class Online(Experience):
