@@ -17,7 +17,6 @@ from gymnasium import spaces
 from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
 from reverie.agent.goal_input import add_goal
 from reverie.algos.base import Algorithm
-from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
 from reverie.core.foreign_names import AGENT_NAMES, describe_missing, find_line
@@ -210,7 +209,7 @@ class Player:
                 "beginning of an episode."
             )
         goal = state.goal if goal is None and state is not None else goal
-        if isinstance(self.config.algo, GoalKeysConfig) and isinstance(self.observation_space, spaces.Dict):
+        if self.config.algo.has_goals and isinstance(self.observation_space, spaces.Dict):
             obs = add_goal(self.observation_space, obs, goal)
         elif goal is not None:
             raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")
