@@ -66,7 +66,7 @@ class Request:
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values by path of a setting, or nested: the highest layer."""
-    dataset_env: str = ""
+    dataset_env: str | None = None
     """Id of the environment that the dataset names, whose preset is taken if nothing else determines one."""
 
     @property
@@ -154,11 +154,11 @@ def resolve(request: Request) -> ExperimentConfig:
     Raises:
         ConfigError: settings contradict each other, or nothing names an environment or data.
     """
-    return check_request(merge_layers(request), request)
+    return validate_config(check_request(merge_layers(request), request))
 
 
 def check_request(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request``, checked; ConfigError if some clash or are missing.
+    """Return the merged settings ``config`` of ``request``; ConfigError if they do not fit it, or some are missing.
 
     ``flags``: paths of settings that flags set, besides the overrides.
     """
@@ -173,7 +173,7 @@ def check_request(config: ExperimentConfig, request: Request, flags: Collection[
             f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
             "function that creates environments instead of the instance."
         )
-    return validate_config(config)
+    return config
 
 
 def merge_layers(request: Request) -> ExperimentConfig:
@@ -312,8 +312,7 @@ def _draft_below_files(request: Request, files: Sequence[Layer], overrides: Mapp
     if isinstance(request.algorithm, AlgorithmConfig):
         _check_no_algorithm_settings(files)
     chosen = _recorded_preset(request) | chosen
-    named = [name for layer in files if (name := _env_of_settings(layer.values)) is not None]
-    env, data = request.env_id or (named[-1] if named else None), _data_settings(files, overrides)
+    env, data = _named_env(request, files), _data_settings(files, overrides)
     env_of_preset = None if env == NO_ENV else env
     if data.path and env_of_preset is None:
         env_of_preset = request.dataset_env
@@ -389,11 +388,11 @@ def _saved_run_layer(request: Request, files: Sequence[Layer], preset: str | Non
     saved = read_saved_config(folder.path, path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
         return None
-    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
-    env = request.env_id or (named[-1] if named else str(saved.experiment.get("env", {}).get("id", "")))
+    named = _named_env(request, files)
+    env = str(saved.experiment.get("env", {}).get("id", "")) if named is None else named
     if preset and _choose_preset(request.algorithm_name, env, preset, "auto") != saved.experiment.get("preset"):
         return None
-    check_module_names(saved, f"the run {request.run}", *(["env"] if request.env is not None or named else []))
+    check_module_names(saved, f"the run {request.run}", *([] if named is None else ["env"]))
     check_locations(saved.experiment, path, folder.path)
     return Layer(str(path), saved.experiment)
 
@@ -470,6 +469,12 @@ def _env_of_settings(values: Mapping[str, Any]) -> str | None:
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
+def _named_env(request: Request, files: Sequence[Layer]) -> str | None:
+    """Return the id of the environment that the arguments name, or else the last file that names one; None if none."""
+    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
+    return request.env_id or (named[-1] if named else None)
+
+
 def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
     """Return the settings of the dataset in the layers above the preset; presets have none."""
     draft = Draft({"data": DatasetConfig()})
@@ -486,8 +491,8 @@ def find_preset_dataset(request: Request) -> DatasetConfig | None:
     files, overrides = _read_files(request), _expand_short_names(request.overrides)
     data = _data_settings(files, overrides)
     names_preset = request.preset or any(layer.get("preset") for layer in (*(x.values for x in files), overrides))
-    envs = {request.env_id, *(_env_of_settings(layer.values) for layer in files)} - {None, NO_ENV}
-    return None if names_preset or envs or not data.path or _recorded_preset(request) else data
+    names_env = _named_env(request, files) not in (None, NO_ENV)
+    return None if names_preset or names_env or not data.path or _recorded_preset(request) else data
 
 
 def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
