@@ -213,6 +213,7 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
 
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Window
+    from reverie.replay.build import build_replay
     from reverie.replay.config import ReplayConfig
     from reverie.replay.sources import prefetch
 
@@ -229,8 +230,14 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     sources = {}
     for where in ("cpu", args.device):
-        filled = ReplayConfig(capacity=rows, device=where).build(
-            obs_spec=obs, action_spec=action, extra_spec={}, num_envs=1, window=Window(batch=16, length=64), seed=0
+        filled = build_replay(
+            ReplayConfig(capacity=rows, device=where),
+            obs_spec=obs,
+            action_spec=action,
+            extra_spec={},
+            num_envs=1,
+            window=Window(batch=16, length=64),
+            seed=0,
         )
         for _ in range(rows // 1000):
             filled.extend(chunk)

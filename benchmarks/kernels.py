@@ -45,6 +45,7 @@ from reverie.experiment.bench import noise_batch, noise_step
 from reverie.kernels import relu_mlp, tape
 from reverie.kernels.capture import WARM_UPS
 from reverie.kernels.registry import KERNELS
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import ReplayStore
 
@@ -162,7 +163,7 @@ def rows() -> dict[str, np.ndarray]:
 def replay(sampler: str) -> Any:
     config = ReplayConfig(capacity=100_000).merge(SAMPLERS[sampler])
     window = Window(batch=256, length=2)
-    made = config.build(obs_spec=MUJOCO, action_spec=FORCES, extra_spec={}, num_envs=1, window=window, seed=0)
+    made = build_replay(config, obs_spec=MUJOCO, action_spec=FORCES, extra_spec={}, num_envs=1, window=window, seed=0)
     made.extend(rows())
     return made
 

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 from model_free import TASKS, folder_of, run_seed
 from results import save
 
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
 
 
 class Recording(NamedTuple):

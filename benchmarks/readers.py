@@ -143,10 +143,11 @@ def make_shard(path: Path, count: int, shuffled: bool) -> None:
 def ours(path: Path) -> Any:
     """A dataset that can be sampled from."""
     from reverie.core.types import Window
-    from reverie.datasets.dataset import DatasetConfig, open_recorded
+    from reverie.datasets.config import DatasetConfig
+    from reverie.datasets.dataset import build_dataset, open_recorded
 
     recorded = open_recorded(DatasetConfig(path=str(path)))
-    dataset = DatasetConfig().build(recorded, window=Window(batch=256, length=2), seed=0)
+    dataset = build_dataset(DatasetConfig(), recorded, window=Window(batch=256, length=2), seed=0)
     recorded.close()
     return dataset
 

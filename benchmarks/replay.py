@@ -32,6 +32,7 @@ from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ColumnSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 
 ENVS, ROWS, SECONDS = 8, 100_000, 0.5
@@ -58,7 +59,9 @@ FORCES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 
 def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, ColumnSpec], batch: int) -> ReplayBuffer:
     window = Window(batch=batch, length=64, context=1, crosses_episodes=True)
-    return config.build(obs_spec=obs, action_spec=ACTION, extra_spec=extras, num_envs=ENVS, window=window, seed=0)
+    return build_replay(
+        config, obs_spec=obs, action_spec=ACTION, extra_spec=extras, num_envs=ENVS, window=window, seed=0
+    )
 
 
 def one_step(
@@ -163,8 +166,14 @@ def measure_transitions(sampler: str, batch: int, repeat: int) -> dict[str, Any]
     """Microseconds of a batch of transitions, of giving its priorities back, and of adding one."""
     million = 1_000_000
     config = ReplayConfig(capacity=million).merge(SAMPLERS[sampler])
-    replay = config.build(
-        obs_spec=MUJOCO, action_spec=FORCES, extra_spec={}, num_envs=1, window=Window(batch=batch, length=2), seed=0
+    replay = build_replay(
+        config,
+        obs_spec=MUJOCO,
+        action_spec=FORCES,
+        extra_spec={},
+        num_envs=1,
+        window=Window(batch=batch, length=2),
+        seed=0,
     )
     flags = {name: np.zeros((1, million), bool) for name in ("is_first", "is_last", "is_terminal")}
     flags["is_first"][:, ::1000] = True

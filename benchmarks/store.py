@@ -34,6 +34,7 @@ from reverie.core.columns import row_columns
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import ReplayStore
 
@@ -159,8 +160,14 @@ def resume(rows: Rows, folder: Path, gigabytes: float, repeat: int) -> dict[str,
 
     def fill() -> float:
         config = ReplayConfig(capacity=blocks * BLOCK * ENVS)
-        replay: ReplayBuffer = config.build(
-            obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=ENVS, window=Window(batch=16, length=64), seed=0
+        replay: ReplayBuffer = build_replay(
+            config,
+            obs_spec=OBS,
+            action_spec=ACTION,
+            extra_spec={},
+            num_envs=ENVS,
+            window=Window(batch=16, length=64),
+            seed=0,
         )
         again = ReplayStore(folder / "resume")
         started = time.perf_counter()

@@ -43,11 +43,13 @@ from reverie.envs.suites import SUITES
 from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, preset_name
+from reverie.experiment.rules import DEVICE_RULES, RULES
 from reverie.experiment.settings import PRESETS
 from reverie.log import style
 from reverie.log.colors import BLUE, DARK
 from reverie.log.themed_svg import THEME, themed_svg
-from reverie.replay.config import ReplayConfig
+from reverie.replay.build import build_replay
+from reverie.replay.config import Offline, ReplayConfig
 from reverie.run.collect import EnvCollector
 
 ROOT = Path(__file__).parents[1]
@@ -252,7 +254,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     from reverie.cli import check, train
     from reverie.cli import parsing as parsing
     from reverie.cli.parsing import parse
-    from reverie.experiment import bench, settings
+    from reverie.experiment import bench, dataset_env, settings
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
@@ -272,7 +274,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "with_run_algorithm", lambda options, has_algorithm: options)  # there is no such run
-    monkeypatch.setattr(settings, "with_dataset_env", lambda config, *_: config)  # nor are there datasets
+    monkeypatch.setattr(dataset_env, "with_dataset_env", lambda config, *_: config)  # nor are there datasets
     ask = settings.missing_input_question
     monkeypatch.setattr(settings, "missing_input_question", lambda asked, x: "" if asked.run else ask(asked, x))
     entry = sys.modules[cli.main.__module__]
@@ -481,6 +483,21 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     assert sorted([*linked, "pages.md"]) == sorted(by_hand)
 
 
+def test_the_page_of_settings_has_each_rule_with_the_names_of_settings() -> None:
+    page = documentation().settings()
+    rules = page[page.index("## What does not go together") :].splitlines()
+    assert len([line for line in rules if line.startswith("- ")]) == len(RULES) + len(DEVICE_RULES)
+    assert "- *name* collects rows" in page
+    assert "- replay.device = *replay.device*: the rows are on *env_device*" in page
+    assert not re.search(r"[{}]", "".join(rules))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_has_a_text_for_settings_that_break_it(rule: str) -> None:
+    config = ExperimentConfig(hours=1.0, heldout_fraction=0.1, patience=1, actors=2, experience=Offline())
+    assert "{" not in rule.format(c=config)
+
+
 def test_the_page_of_presets_has_each() -> None:
     page = documentation().presets()
     assert re.findall(r"^\| `(\w+)`", page, re.MULTILINE) == list(PRESETS)
@@ -588,8 +605,14 @@ def test_the_worked_example_of_the_loop() -> None:
     lengths = iter([4, 6, 9])
     env = make_vector_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
     window = Window(batch=2, length=3, context=1, crosses_episodes=True)
-    replay = ReplayConfig(capacity=300).build(
-        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
+    replay = build_replay(
+        ReplayConfig(capacity=300),
+        obs_spec=env.obs_spec,
+        action_spec=env.action_spec,
+        extra_spec={},
+        num_envs=3,
+        window=window,
+        seed=0,
     )
     collector = EnvCollector(env, DQNConfig().build(env.obs_spec, env.action_spec).policy, replay, seed=0)
     clock = Clock(length=1000, replay_ratio=0.3, learning_starts=6)
@@ -610,9 +633,10 @@ def test_the_worked_example_of_the_loop() -> None:
 
 
 def test_the_counters_of_the_loop_are_those_of_the_logs() -> None:
-    """Every name that the table gives is written by ``run/metrics_log.py`` or measured by ``run/collect.py``."""
+    """Every name that the table gives is written by ``run/metrics_log.py``, or measured by two other files."""
     source = "".join(
-        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8") for name in ("collect", "metrics_log")
+        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8")
+        for name in ("collect", "episodes", "metrics_log")
     )
     counters = set(re.findall(r"\"(\w+)\"", source[source.index("def _counters") :]))
     names = [name for row in rows("docs/loop.md", "| name | unit") for name in row[0].split(", ") if "/" in name]

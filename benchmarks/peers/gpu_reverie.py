@@ -39,6 +39,7 @@ from reverie.algos.table import algorithm_config
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.specs import ObsPart
 from reverie.core.types import FLAGS
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import prefetch
 
@@ -87,9 +88,10 @@ def trained(learner: Any) -> list[Tensor]:
 def updates(task: Task, learner: Any, rows: dict[str, np.ndarray], device: str) -> Callable[[], None]:
     """Samples from a filled replay on this device, and learns."""
     images, count = task.name.endswith("atari"), rows["reward"].shape[1]
-    replay = ReplayConfig(capacity=count, device=device).build(
-        obs_spec=PICTURES if images else SEEN, action_spec=acts(images or task.name == "dqn"),
-        extra_spec=learner.extra_spec, num_envs=1, window=learner.window, seed=0,
+    replay = build_replay(
+        ReplayConfig(capacity=count, device=device), obs_spec=PICTURES if images else SEEN,
+        action_spec=acts(images or task.name == "dqn"), extra_spec=learner.extra_spec, num_envs=1,
+        window=learner.window, seed=0,
     )  # fmt: skip
     replay.annotator = learner.annotator
     replay.extend(rows)
@@ -124,8 +126,8 @@ def measure_ppo(task: Task) -> dict[str, Any]:
     learner, s = build(task), task.sizes.atari if task.name == "ppo_atari" else task.sizes.continuous
     before = [x.detach().clone() for x in trained(learner)]
     images = task.name == "ppo_atari"
-    replay: Any = ReplayConfig().build(
-        obs_spec=PICTURES if images else SEEN, action_spec=acts(images), extra_spec={}, num_envs=s.envs,
+    replay: Any = build_replay(
+        ReplayConfig(), obs_spec=PICTURES if images else SEEN, action_spec=acts(images), extra_spec={}, num_envs=s.envs,
         window=learner.window, seed=0,
     )  # fmt: skip
     flat = noise(task, s.envs * s.steps)

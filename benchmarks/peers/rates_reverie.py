@@ -40,6 +40,7 @@ from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS
 from reverie.experiment.model_free_presets import TABLE
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.goals import GoalSampler
 
@@ -109,8 +110,8 @@ def rollouts(task: ImageTask) -> Update:
     shape, acting = (task.side, task.side, task.channels), acts(True)
     seen = {"observation": ObsPart(kind="image", shape=shape, dtype="uint8")}
     learner = config("ppo_image").build(seen, acting)
-    replay: Any = ReplayConfig().build(
-        obs_spec=seen, action_spec=acting, extra_spec={}, num_envs=ENVS, window=learner.window, seed=0
+    replay: Any = build_replay(
+        ReplayConfig(), obs_spec=seen, action_spec=acting, extra_spec={}, num_envs=ENVS, window=learner.window, seed=0
     )
     steps = ENVS * ROLLOUT
     rows = {
@@ -144,7 +145,8 @@ def build(task: str, variant: str) -> Update:
     else:
         seen, discrete, rows = SEEN, task in DISCRETE, experience(task)
     learner: Any = config(task).build(seen, acts(discrete))
-    replay = ReplayConfig(capacity=len(rows.obs)).build(
+    replay = build_replay(
+        ReplayConfig(capacity=len(rows.obs)),
         obs_spec=seen,
         action_spec=acts(discrete),
         extra_spec=learner.extra_spec,

@@ -506,6 +506,7 @@ def printed(call: Callable[[], Any]) -> str:
 def settings() -> str:
     """Return the page of all settings of a run but the algorithm's."""
     from reverie.experiment.config import ExperimentConfig
+    from reverie.experiment.rules import DEVICE_RULES, RULES
 
     lines = [
         "# Settings of a run",
@@ -517,14 +518,23 @@ def settings() -> str:
     for path, (value, meaning) in flat(ExperimentConfig()).items():
         if not path.startswith("algo."):
             lines.append(f"| `{path}` | `{value}` | {cell(meaning)} |")
-    return "\n".join(lines) + "\n"
+    lines += ["", "## What does not go together", "", "The first of these errors that applies is reported.", ""]
+    return "\n".join([*lines, *map(rule_line, RULES), "", *ON_DEVICE_HEAD, *map(rule_line, DEVICE_RULES)]) + "\n"
+
+
+def rule_line(message: str) -> str:
+    """Return the text of a rule with the names of its settings instead of their values."""
+    return "- " + cell(re.sub(r"\{c\.(?:config\.)?([\w.]+)(?::g)?\}", r"*\1*", message))
+
+
+ON_DEVICE_HEAD = ("Not supported with environments on a device:", "")
 
 
 def presets() -> str:
     """Return the page of all presets, and of what changes without a GPU."""
     from reverie.envs.config import EnvConfig
     from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, TABLE
-    from reverie.experiment.settings import PRESETS, overlay
+    from reverie.experiment.settings import PRESETS, Draft
 
     lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
     for name, one in TABLE.items():
@@ -537,7 +547,7 @@ def presets() -> str:
         about = f"{cell(one.description)} | {ids} | {config.env.num}"
         lines.append(f"| `{name}` | {about} | {length(config, recorded)} | {size} | {ratio} |")
         if name in ON_CPU:
-            config = overlay(config, ON_CPU[name])
+            config = Draft(config.fields()).apply(ON_CPU[name]).build()
             ratio = "" if recorded or config.replay_ratio is None else f"{config.replay_ratio:g}"
             often = f"every {config.schedule.eval_every}" if config.evaluates_during_training else "at the end"
             size = ON_CPU[name].get("size", size)

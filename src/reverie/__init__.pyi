@@ -76,7 +76,7 @@ from .api import train as train
 from .api import train_seeds as train_seeds
 from .api import tune as tune
 from .core.errors import ReverieError as ReverieError
-from .datasets.dataset import DatasetConfig as DatasetConfig
+from .datasets.config import DatasetConfig as DatasetConfig
 from .distributed.collector import Collector as Collector
 from .distributed.compare import compare as compare
 from .distributed.seeds import SeedsResult as SeedsResult

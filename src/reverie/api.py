@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_pytorch_settings, preserve_rng_state
-from reverie.datasets.in_memory import DataLike
+from reverie.datasets.data_path import DataLike
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import join_learners, learner_share, log_rules, member_changes, scaled_hyperparameters
 from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
@@ -29,19 +29,21 @@ from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, run_seeds
 from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, Start, run_env_check
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name
 from reverie.envs.findings import Finding, sort_findings
-from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.presets import SUITES
-from reverie.experiment.settings import Request, initial_settings, resolve, saved_settings
+from reverie.experiment.rules import validate_config
+from reverie.experiment.saved_settings import initial_settings, saved_settings
+from reverie.experiment.settings import Request, resolve
 from reverie.experiment.suggestions import suggest_starts
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
-from reverie.replay.sources import Experience
+from reverie.replay.config import Experience
 from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config
@@ -152,7 +154,7 @@ def train(
     run = None if named is None else download_run(named)
     if algorithm is None:
         algorithm = _saved_algorithm(run, must_exist=resume is not None)
-    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
+    settings = resolve_with_data(make_request(algorithm, env, size, preset, config, overrides, run))
     with _training_lock(), preserve_rng_state(), preserve_pytorch_settings():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
@@ -232,7 +234,7 @@ def train_config(
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
             experiment.share_batches()
-            return make_learner_experiment(experiment, continued.validate(), team, folder.path)
+            return make_learner_experiment(experiment, validate_config(continued), team, folder.path)
 
         @contextlib.contextmanager
         def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
@@ -310,7 +312,7 @@ def train_seeds(
             f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
-    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
+    settings = resolve_with_data(make_request(algorithm, env, size, preset, config, overrides, run))
     return run_seeds(settings, _list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
@@ -352,7 +354,7 @@ def tune(
         ReverieError: settings contradict each other, the package optuna is missing, no trial could start, or the folder
             contains another search.
     """
-    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
+    settings = resolve_with_data(make_request(algorithm, env, size, preset, config, overrides, run))
     values: Mapping[str, Any] | None = None
     if isinstance(space, str | Path):
         values, space_name = read_space_file(Path(space)), str(space)

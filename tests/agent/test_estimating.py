@@ -23,7 +23,8 @@ from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS, PolicyOutput, Step, Window
-from reverie.datasets.dataset import REWARDS_CLIPPED, DatasetConfig
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import REWARDS_CLIPPED, build_dataset
 from tiny_configs import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
@@ -50,7 +51,7 @@ class Recorded:
 
 def dataset(columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> Any:
     window = FAST.build(obs, action).window
-    return DatasetConfig(path="memory").build(Recorded(columns, obs, action), window=window, seed=0)
+    return build_dataset(DatasetConfig(path="memory"), Recorded(columns, obs, action), window=window, seed=0)
 
 
 class Table:
@@ -265,7 +266,7 @@ def test_what_cannot_be_estimated():
         estimator(columns).estimate(0)
     single = {k: v[:1].repeat(2, 0) for k, v in columns.items()} | {"is_last": np.ones(2, bool)}
     with pytest.raises(DataError, match="are episodes of a single row"):
-        DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
+        build_dataset(DatasetConfig(path="memory"), Recorded(single), window=Window(batch=1, length=1), seed=0)
 
 
 @pytest.fixture(scope="module")

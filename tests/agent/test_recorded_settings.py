@@ -12,8 +12,8 @@ from gymnasium.wrappers import ClipReward
 from reverie.agent.recording import record_agent
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
@@ -21,7 +21,7 @@ from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import InstanceWrapper, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.settings import with_dataset_env
+from reverie.experiment.dataset_env import with_dataset_env
 
 minari = pytest.importorskip("minari")
 

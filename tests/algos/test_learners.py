@@ -26,7 +26,8 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Step
-from reverie.nn.actor_critic import IQL_LOG_STD, Dueling
+from reverie.nn.actor_critic import Dueling
+from reverie.nn.actors import IQL_LOG_STD
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.storage import HostStorage
 

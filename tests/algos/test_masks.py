@@ -20,8 +20,9 @@ from reverie.agent.recording import record_agent
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
+from reverie.datasets.config import dataset_config
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import dataset_config, open_recorded
+from reverie.datasets.dataset import open_recorded
 from reverie.datasets.options import RecordConfig
 from reverie.nn.network import Network
 from tiny_configs import FEW

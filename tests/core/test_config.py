@@ -67,6 +67,8 @@ def test_nested_dotted_and_both() -> None:
     assert Outer().merge({"inner.units": 3, "steps": 4}) == expected
     assert Outer().merge({"inner.units": 3, "inner": {"rate": 0.5}}).inner == Wide(units=3, rate=0.5)
     assert Outer().replace("inner.blocks", 1).inner == Wide(blocks=1)
+    whole, part = {"inner": Wide(units=3)}, {"inner.blocks": 1}
+    assert Outer().merge(whole | part).inner == Outer().merge(part | whole).inner == Wide(units=3, blocks=1)
 
 
 @pytest.mark.parametrize(

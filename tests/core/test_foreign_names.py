@@ -9,7 +9,8 @@ from reverie.algos.table import algorithms
 from reverie.api import make_request
 from reverie.core.errors import ConfigError
 from reverie.core.foreign_names import AGENT_NAMES, EXAMPLES, PACKAGE_NAMES, SYNONYMS, train_line
-from reverie.experiment.settings import make_preset, resolve
+from reverie.experiment.dataset_env import resolve_with_data
+from reverie.experiment.settings import make_preset
 
 KNOWN = ("ppo", "dqn", "td3", "sac", "dreamer_v3", "cql", "iql", "qr_dqn", "tdmpc2", "plan2explore_v3")
 STABLE_BASELINES3 = (
@@ -20,7 +21,7 @@ STABLE_BASELINES3 = (
 
 def settings(algorithm, *args, size=None, preset=None, config=None, run=None, **overrides):
     """Return the settings that ``reverie.train`` would use."""
-    return resolve(make_request(algorithm, overrides.pop("env", None), size, preset, config, overrides, run))
+    return resolve_with_data(make_request(algorithm, overrides.pop("env", None), size, preset, config, overrides, run))
 
 
 def evaluate(line):

@@ -36,10 +36,10 @@ from reverie.core.imports import (
 )
 from reverie.core.locations import is_plain, is_typed
 from reverie.core.signing import is_mine, sign
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
-from reverie.experiment.settings import with_dataset_env
+from reverie.experiment.dataset_env import with_dataset_env
 from reverie.replay.persistent import PersistentReplay
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, SavedConfig, check_module_names, write_saved_config

@@ -33,7 +33,7 @@ from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import Subset
 from reverie.datasets.validate import validate
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
-from reverie.experiment.settings import with_dataset_env
+from reverie.experiment.dataset_env import with_dataset_env
 from reverie.store import zarr
 from reverie.store.local_objects import LocalObjects
 

@@ -11,7 +11,9 @@ from recordings import LIVED, Lived, expected
 from reverie.core.errors import DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import build_dataset, open_recorded
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource
 
@@ -41,7 +43,7 @@ class Given:
 
 
 def build(given=None, window=WINDOW, seed=0, config=None, **more):
-    return (config or DatasetConfig(path="x")).build(given or Given(), window=window, seed=seed, **more)
+    return build_dataset(config or DatasetConfig(path="x"), given or Given(), window=window, seed=seed, **more)
 
 
 @pytest.mark.parametrize("storage", ["ram", "mmap"])
@@ -113,8 +115,14 @@ def test_datasets_that_cannot_be():
 
 def mixed():
     """Two of eight windows are recorded ones."""
-    lived = ReplayConfig(online_queue=False).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=6, length=3), seed=1
+    lived = build_replay(
+        ReplayConfig(online_queue=False),
+        obs_spec=OBS,
+        action_spec=ACTION,
+        extra_spec={},
+        num_envs=1,
+        window=Window(batch=6, length=3),
+        seed=1,
     )
     return MixedSource(build(window=Window(batch=2, length=3)), lived)
 

@@ -10,7 +10,8 @@ from reverie.core.rows import iter_episodes
 from reverie.core.specs import MASK_KEY
 from reverie.datasets.convert import Subset, subsample, write_dataset
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.reader import PROPENSITY, SEED, TRUNCATED_COLUMN, DatasetInfo, Reader
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader
 
 STEPS, EPISODES = 4, 3
 NAMES = {"obs": ("x", "y")}

@@ -16,7 +16,8 @@ from reverie.datasets.two_rooms import make_two_rooms
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.suites import _egl_works, register_suite
 from reverie.experiment.build import build
-from reverie.experiment.settings import Request, resolve
+from reverie.experiment.dataset_env import resolve_with_data
+from reverie.experiment.settings import Request
 
 NAME = "pointmaze-medium-navigate-v0"
 
@@ -72,7 +73,7 @@ def test_held_out_episodes_are_those_that_the_name_has(folder):
 
     def heldout(algorithm="bc", env="none", **more):
         request = Request(algorithm=algorithm, env=env, overrides={"data": f"ogbench:{NAME}", **more})
-        return resolve(request).heldout_data
+        return resolve_with_data(request).heldout_data
 
     assert heldout() is None
     save(folder, f"{NAME}-val")
@@ -96,7 +97,7 @@ def test_held_out_data_need_rewards_only_if_the_learner_does(folder):
     save(folder, NAME)
     save(folder, f"{NAME}-val")
     more = {"data": f"ogbench:{NAME}", "env.max_episode_steps": 9}
-    experiment = build(resolve(Request(algorithm="bc", env=Still, overrides=more)), Still)
+    experiment = build(resolve_with_data(Request(algorithm="bc", env=Still, overrides=more)), Still)
     assert set(experiment.heldout()) == {"heldout/loss/actor"}
     experiment.close()
 
@@ -106,14 +107,14 @@ def test_held_out_data_need_no_goals(folder, more):
     """Neither have the data to learn from, if no environment is played."""
     save(folder, NAME)
     save(folder, f"{NAME}-val")
-    experiment = build(resolve(Request(algorithm="gcivl", overrides={"data": f"ogbench:{NAME}", **more})))
+    experiment = build(resolve_with_data(Request(algorithm="gcivl", overrides={"data": f"ogbench:{NAME}", **more})))
     assert set(experiment.heldout()) >= {"heldout/loss/value", "goal/recall"}
     experiment.close()
 
 
 def test_success_selects_the_best_checkpoint():
     def metric(env, **more):
-        return resolve(Request(algorithm="sac", env=env, overrides=more)).score_metric
+        return resolve_with_data(Request(algorithm="sac", env=env, overrides=more)).score_metric
 
     assert metric("pointmaze-medium-v0") == "eval/success_rate"
     assert metric("pointmaze-medium-v0", score_metric="eval/score") == "eval/score"

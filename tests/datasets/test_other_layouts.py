@@ -20,8 +20,9 @@ from reverie.core import files
 from reverie.core.errors import DataError, RunError
 from reverie.datasets import act, imitation, transitions
 from reverie.datasets.convert import write_dataset
+from reverie.datasets.data_path import data_path
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.in_memory import data_path, open_in_memory
+from reverie.datasets.in_memory import open_in_memory
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.robomimic import RobomimicReader
 from reverie.datasets.validate import validate

@@ -8,8 +8,8 @@ import reverie
 from formats import save_npz
 from reverie.core.errors import DataError
 from reverie.datasets import pydreamer_minigrid
+from reverie.datasets.config import dataset_config
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import dataset_config
 from reverie.datasets.format_detection import open_reader
 from reverie.envs.minigrid import MapView, PyDreamerCells
 

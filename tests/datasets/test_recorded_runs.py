@@ -28,16 +28,17 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import spec_to_json
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.dataset_env import with_dataset_env
 from reverie.experiment.offline import write_returns
-from reverie.experiment.settings import with_dataset_env
-from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints

@@ -24,7 +24,7 @@ from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.format_detection import open_reader
 from reverie.distributed.actor_collector import MAX_DEATHS, ActorCollector, ActorHandle
 from reverie.distributed.actor_connection import (
@@ -44,6 +44,7 @@ from reverie.distributed.local_actors import LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActor, RayActorConnection, RayActors
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import ReplayStore
 from tiny_configs import CONFIG
@@ -248,8 +249,14 @@ def test_a_torn_copy_of_weights_counts_as_none() -> None:
 
 def lane(rows: int, seed: int) -> ReplayBuffer:
     window = Window(batch=64, length=2)
-    replay = ReplayConfig(capacity=1000, online_queue=False).build(
-        obs_spec=SPEC, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
+    replay = build_replay(
+        ReplayConfig(capacity=1000, online_queue=False),
+        obs_spec=SPEC,
+        action_spec=MOVES,
+        extra_spec={},
+        num_envs=1,
+        window=window,
+        seed=seed,
     )
     for number in range(rows):
         no = torch.zeros(1, dtype=torch.bool)

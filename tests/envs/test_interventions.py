@@ -13,8 +13,9 @@ from helped_env import CONVENTIONS, FLAT, REPLACED, Helped
 from reverie.agent.recording import record_episode
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import DataError
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.dataset import build_dataset, open_recorded
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
@@ -371,7 +372,7 @@ def test_tags_of_takeovers_survive_resuming_and_conversions(num_envs, tmp_path):
         parts = [*recorded.parts()]
         tagged = np.concatenate([part["obs/observation"][part["is_intervention"]] for part in parts])
         assert times <= set(tagged.ravel())
-        dataset = config.build(recorded, window=collector.algo.window, seed=0)
+        dataset = build_dataset(config, recorded, window=collector.algo.window, seed=0)
         assert concat_batches([replay.sample(3), dataset.sample(3)]).extras["is_intervention"].shape == (6, 2)
 
 

@@ -31,6 +31,7 @@ from reverie.distributed.team import LearnerGroup
 from reverie.experiment import suggestions
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.rules import validate_config
 from reverie.log.jsonl import read_metrics
 from tiny_configs import NETWORKS, SMALL, settings
 
@@ -190,7 +191,7 @@ def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) 
     assert acted.callback_env("evaluation") is acted.eval_env
     several.team.rank = 1
     patient = settings(patience=3, schedule__eval_every=20, env__num=2)
-    patient.merge(learner_share(patient, several.team)).validate()  # evaluates nothing itself
+    validate_config(patient.merge(learner_share(patient, several.team)))  # evaluates nothing itself
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:

@@ -29,11 +29,12 @@ from reverie.envs.dummy import Count
 from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.dataset_env import resolve_with_data, with_preset_env
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
-from reverie.experiment.settings import PRESETS, Request, make_preset, overlay, resolve
+from reverie.experiment.settings import PRESETS, Draft, Request, make_preset
 from reverie.nn.cnn import BySize, Drq, Impala
 from reverie.nn.network import NetworkConfig
-from reverie.replay.sources import Mixed
+from reverie.replay.config import Mixed
 from tiny_configs import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
@@ -47,10 +48,14 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def overlay(config: ExperimentConfig, values: dict[str, Any]) -> ExperimentConfig:
+    return Draft(config.fields()).apply(values).build()
+
+
 def merge_layers(algorithm: str, data: Any = None, device: str = "auto", steps: int = 0, **layers: Any) -> Any:
     """The settings of a request, with nothing checked."""
     overrides = (data or {}) | ({} if device == "auto" else {"device": device}) | ({"steps": steps} if steps else {})
-    return settings.merge_layers(Request(algorithm=algorithm, overrides=overrides, **layers))
+    return settings.merge_layers(with_preset_env(Request(algorithm=algorithm, overrides=overrides, **layers)))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -561,7 +566,7 @@ WHOLE = ExperimentConfig(algo=OBJECT, steps=77)
 
 def settings_of(algorithm: Any, **given: Any) -> ExperimentConfig:
     named = {name: given.pop(name, None) for name in ("env", "size", "preset")}
-    return resolve(api.make_request(algorithm, **named, config=given.pop("config", ()), overrides=given))
+    return resolve_with_data(api.make_request(algorithm, **named, config=given.pop("config", ()), overrides=given))
 
 
 @pytest.fixture
@@ -578,6 +583,16 @@ def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
     preset = PRESETS["dqn_cartpole"]()
     assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
     assert found.algo.merge({"batch_size": preset.algo.batch_size}) == preset.algo
+
+
+def test_all_layers_together_make_at_most_two_configurations(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # the merged one, and the checked one with what it leaves open
+    check, counts = ExperimentConfig.__post_init__, list[int]()
+    monkeypatch.setattr(ExperimentConfig, "__post_init__", lambda config: (counts.append(1), check(config))[1])
+    both = [files["run"], files["algo"]]
+    settings_of("dreamer_v3", preset="cartpole", config=both, size="1m", env="Acrobot-v1", train_ratio=3)
+    assert 1 <= len(counts) <= 2
 
 
 def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(files: dict[str, str]) -> None:
@@ -640,7 +655,7 @@ def test_rollouts_of_ppo_fit_any_number_of_environments(name):
     preset = make_preset(name)
     env, algo = preset.env.id, preset.algo
     for num in (1, 2, 3, 5, 7, 16, 100):
-        fitted = resolve(Request(algorithm="ppo", env=env, preset=name, overrides={"env.num": num})).algo
+        fitted = resolve_with_data(Request(algorithm="ppo", env=env, preset=name, overrides={"env.num": num})).algo
         rows, before = num * fitted.rollout, preset.env.num * algo.rollout
         assert rows % fitted.batch_size == 0
         assert rows // fitted.batch_size == before // algo.batch_size or num > preset.env.num
@@ -649,9 +664,9 @@ def test_rollouts_of_ppo_fit_any_number_of_environments(name):
 
 def test_a_rollout_that_is_named_stays():
     overrides = {"envs": 2, "algo.rollout": 64, "algo.batch_size": 32}
-    algo = resolve(Request(algorithm="ppo", env="CartPole-v1", overrides=overrides)).algo
+    algo = resolve_with_data(Request(algorithm="ppo", env="CartPole-v1", overrides=overrides)).algo
     assert (algo.rollout, algo.batch_size) == (64, 32)
-    instance = resolve(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
+    instance = resolve_with_data(Request(algorithm="ppo", env=gymnasium.make("CartPole-v1"))).algo
     assert (instance.rollout, instance.batch_size) == (256, 256)
 
 

@@ -21,7 +21,7 @@ from reverie.kernels import inference
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.inference import MAX_KEYS, get_captures
 from reverie.kernels.registry import KERNELS
-from reverie.nn import actor_critic
+from reverie.nn import actors
 from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork
 from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import (
@@ -237,9 +237,9 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "correlated": lambda: NoisyPolicy(actor(), OrnsteinUhlenbeck(0.3), 3, CPU),
     "a user's noise": lambda: NoisyPolicy(actor(), Counting(), 3, CPU),
     "preprocessed": lambda: preprocessed(),
-    "squashed": lambda: SampledPolicy(actor_critic.TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
-    "normal": lambda: SampledPolicy(actor_critic.GaussianActor(SPEC, 3, SMALL), CPU),
-    "steady": lambda: SampledPolicy(actor_critic.FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
+    "squashed": lambda: SampledPolicy(actors.TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU),
+    "normal": lambda: SampledPolicy(actors.GaussianActor(SPEC, 3, SMALL), CPU),
+    "steady": lambda: SampledPolicy(actors.FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
     "greedy": lambda: greedy(False),
     "dueling": lambda: greedy(True),
     "noisy network": lambda: greedy(True, noisy_sigma=0.5),

@@ -11,6 +11,7 @@ from reverie.core.goals import GoalShares
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.experiment.goals import sample_goals
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 
 CELLS, STEPS, EPISODES, DISCOUNT = 20, 200, 50, 0.95
@@ -50,8 +51,14 @@ def walks(halves: bool, door: int = CELLS) -> dict[str, np.ndarray]:
 
 def trained(name, updates, halves=False, door=CELLS, **settings):
     agent = algorithm_config(name)().merge(FAST | settings).build(OBS, MOVE, seed=0)
-    replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
-        obs_spec=OBS, action_spec=MOVE, extra_spec={}, num_envs=1, window=agent.window, seed=0
+    replay = build_replay(
+        ReplayConfig(capacity=EPISODES * (STEPS + 1)),
+        obs_spec=OBS,
+        action_spec=MOVE,
+        extra_spec={},
+        num_envs=1,
+        window=agent.window,
+        seed=0,
     )
     replay.extend(walks(halves, door))
     sample_goals(agent, replay, 0)

@@ -20,6 +20,7 @@ from reverie.algos.rebrac import ReBRACConfig
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
@@ -80,8 +81,14 @@ def rows() -> dict[str, np.ndarray]:
 def trained(config, updates, spec=ACTION):
     agent = config.merge({**FAST, "discount": 0.8} if hasattr(config, "discount") else FAST).build(OBS, spec, seed=0)
     columns = dict(rows() if spec is ACTION else choices())
-    replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
-        obs_spec=OBS, action_spec=spec, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
+    replay = build_replay(
+        ReplayConfig(capacity=EPISODES * (STEPS + 1)),
+        obs_spec=OBS,
+        action_spec=spec,
+        extra_spec=agent.extra_spec,
+        num_envs=1,
+        window=agent.window,
+        seed=0,
     )
     replay.annotator = agent.annotator
     replay.extend({k: v[None] for k, v in columns.items()})

@@ -7,6 +7,7 @@ import pytest
 
 from reverie.distributed.compare import measurement_settings
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.rules import validate_config
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
 from reverie.log.jsonl import FINAL
@@ -18,7 +19,7 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
-    how = measurement_settings(config.validate().to_dict())
+    how = measurement_settings(validate_config(config).to_dict())
     seeds = {n: summarize_seed(r.metrics, read_final_result(r.evaluation) or {}, how) for n, r in runs.items()}
     return aggregate_of(seeds, how)
 

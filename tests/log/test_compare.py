@@ -11,7 +11,8 @@ import reverie
 from reverie.cli import main
 from reverie.core.errors import RunError
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import saved_settings
+from reverie.experiment.rules import validate_config
+from reverie.experiment.saved_settings import saved_settings
 from reverie.log import plot
 from reverie.log.colors import ORANGE
 from reverie.log.style import save_figure
@@ -29,7 +30,10 @@ def _elsewhere(tmp_path, monkeypatch):
 
 def run(path, final=None, *, env="Pendulum-v1", seed=0, curve=(), settings=None, log="eval/score"):
     """A run as training leaves it: with a score at the end, if it came so far, and logged ones before."""
-    folder, found = RunFolder(Path(path)), CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})}).validate()
+    folder, found = (
+        RunFolder(Path(path)),
+        validate_config(CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})})),
+    )
     folder.path.mkdir(parents=True)
     write_saved_config(folder.config, saved_settings(found, None))
     logged(folder.metrics, [(step, {log: score}) for step, score in curve])

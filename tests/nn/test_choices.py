@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
-from reverie.nn.actor_critic import CategoricalActor, MixedActor
+from reverie.nn.actors import CategoricalActor, MixedActor
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.functional import mask_illegal
 from reverie.nn.network import NetworkConfig

@@ -16,6 +16,7 @@ from reverie.core.types import Step, Window
 from reverie.envs.wrappers import FrameStack
 from reverie.nn.preprocess import FrameStacker
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 
 SPEC = {
@@ -55,7 +56,7 @@ class Life:
 
 def replay(window: Window, envs: int, capacity: int) -> ReplayBuffer:
     config = ReplayConfig(capacity=capacity * envs, online_queue=False)
-    return config.build(obs_spec=SPEC, action_spec=ACTION, extra_spec={}, num_envs=envs, window=window, seed=0)
+    return build_replay(config, obs_spec=SPEC, action_spec=ACTION, extra_spec={}, num_envs=envs, window=window, seed=0)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

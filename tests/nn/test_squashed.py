@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.nn.actor_critic import sample_many
+from reverie.nn.actors import sample_many
 from reverie.nn.normals import LOG_STD, SquashedNormal
 
 

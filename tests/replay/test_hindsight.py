@@ -9,8 +9,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.config import ReplayConfig
-from reverie.replay.hindsight import Episode, Final, Future, GoalRelabeler
+from reverie.replay.config import Episode, Final, Future, ReplayConfig
+from reverie.replay.hindsight import GoalRelabeler
 from reverie.replay.storage import DeviceStorage, HostStorage
 
 GOAL = ObsPart(kind="vector", shape=(2,), dtype="float32")

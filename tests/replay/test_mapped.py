@@ -8,6 +8,7 @@ from reference_replay import ACTION, EXTRA, OBS, Lived
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay import storage
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.storage import MappedStorage
 
@@ -15,8 +16,15 @@ WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
 
 
 def build(folder, capacity=40):
-    return ReplayConfig(capacity=capacity, storage="mmap").build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=WINDOW, seed=0, scratch=folder
+    return build_replay(
+        ReplayConfig(capacity=capacity, storage="mmap"),
+        obs_spec=OBS,
+        action_spec=ACTION,
+        extra_spec=EXTRA,
+        num_envs=2,
+        window=WINDOW,
+        seed=0,
+        scratch=folder,
     )
 
 

@@ -11,8 +11,7 @@ from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Update, Window
-from reverie.replay.batch_sampler import FractionsConfig
-from reverie.replay.config import ReplayConfig
+from reverie.replay.config import FractionsConfig, ReplayConfig
 from reverie.replay.storage import DeviceStorage, HostStorage
 
 KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])

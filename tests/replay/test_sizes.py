@@ -5,6 +5,7 @@ import pytest
 from reference_replay import ACTION, EXTRA, OBS
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig, Size, parse_size
 
 ROW = 2 * 4 + 6 + 3 * 4 + 4 + 3 + 2 * 2 + 1
@@ -30,8 +31,15 @@ def test_what_is_no_size_is_refused_with_examples(text):
 
 def build(most=None, free=False, **settings):
     window = Window(batch=1, length=3, context=1, context_crosses=free)
-    return ReplayConfig(**settings).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, max_rows=most
+    return build_replay(
+        ReplayConfig(**settings),
+        obs_spec=OBS,
+        action_spec=ACTION,
+        extra_spec=EXTRA,
+        num_envs=2,
+        window=window,
+        seed=0,
+        max_rows=most,
     )
 
 

@@ -14,7 +14,8 @@ from finished_episodes import as_rows, episodes
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
 from reverie.core.types import Step
-from reverie.run.collect import EnvCollector, EpisodeCounter, join_episodes
+from reverie.run.collect import EnvCollector
+from reverie.run.episodes import EpisodeCounter, join_episodes
 from reverie.run.evaluate import evaluate
 
 

@@ -17,7 +17,8 @@ from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.types import Window
 from reverie.replay.rollout import DeviceRollout
-from reverie.run.collect import DeviceCollector, EpisodeCounter, join_episodes
+from reverie.run.collect import DeviceCollector
+from reverie.run.episodes import EpisodeCounter, join_episodes
 from reverie.run.evaluate import evaluate
 
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu"}

@@ -21,12 +21,13 @@ from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.core.types import Step, Window
 from reverie.experiment import build
 from reverie.nn.exploration import ChunkPolicy, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, OrnsteinUhlenbeck
-from reverie.replay import config as replay_config
-from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay import build as replay_build
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.storage import DeviceStorage, HostStorage
-from reverie.run.collect import EpisodeCounter, random_actions_on
+from reverie.run.collect import random_actions_on
 from reverie.run.collect_turns import COUNTED_TURNS, TurnCollector
+from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu", "env.num": 4,
@@ -238,7 +239,7 @@ def like_a_gpu(monkeypatch):
     def storage_on(device, *args):
         return DeviceStorage(*args, torch.device(device))
 
-    monkeypatch.setattr(replay_config, "storage_on", storage_on)
+    monkeypatch.setattr(replay_build, "storage_on", storage_on)
 
 
 def jax_cycles(num_envs):

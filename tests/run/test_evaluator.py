@@ -22,6 +22,7 @@ from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.experiment.build import Experiment
 from reverie.log.jsonl import read_metrics
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.config import EVALUATION_METRICS
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.run.manifest import checkpoint_step
@@ -340,3 +341,8 @@ def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, v
     assert pickle.loads(pickle.dumps(agent.config)).eval_episode_steps is None
     found = agent.evaluate(2)
     assert (found.lengths, found.cut_off) == ([1200, 1200], 2)
+
+
+def test_the_names_of_metrics_that_can_rank_are_those_that_evaluations_log() -> None:
+    logged = Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()
+    assert sorted({*logged, "eval/success_rate"}) == [*EVALUATION_METRICS]

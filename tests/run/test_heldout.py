@@ -15,7 +15,8 @@ from reverie.agent.loading import read_config
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Window
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import HeldoutEpisodes

@@ -17,9 +17,10 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
 from reverie.core.types import MetricVector
 from reverie.run.collect import EnvCollector
+from reverie.run.config import Schedule, parse_period
 from reverie.run.loop import train_loop
 from reverie.run.metrics_log import FiniteCheck
-from reverie.run.schedule import Periodic, Schedule, parse_period
+from reverie.run.schedule import Periodic
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):

@@ -15,6 +15,7 @@ import reverie.replay.persistent
 from reverie.core.columns import row_columns
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
+from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.persistent import PersistentReplay
 from reverie.store import zarr
@@ -30,8 +31,14 @@ LOST = 64
 
 def replay_of(streams):
     window = Window(batch=2, length=4, crosses_episodes=True)
-    return ReplayConfig(capacity=ROWS * STREAMS).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=streams, window=window, seed=0
+    return build_replay(
+        ReplayConfig(capacity=ROWS * STREAMS),
+        obs_spec=OBS,
+        action_spec=ACTION,
+        extra_spec={},
+        num_envs=streams,
+        window=window,
+        seed=0,
     )
 
 

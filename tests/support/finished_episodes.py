@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from reverie.run.collect import Episodes, info_columns, join_episodes
+from reverie.run.episodes import Episodes, info_columns, join_episodes
 
 
 def episodes(*rows):

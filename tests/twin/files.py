@@ -11,8 +11,9 @@ from story import read_log
 import reverie
 from reverie.algos.table import algorithm_config
 from reverie.core.rows import iter_episodes
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.dataset import open_recorded
 from reverie.datasets.format_detection import open_reader
 
 TARGETS = {"d4rl": "d.hdf5", "parquet": "t.parquet", "robomimic": "r.hdf5", "tianshou": "t.hdf5"}

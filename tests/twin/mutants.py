@@ -19,9 +19,10 @@ from reverie.nn.preprocess import FrameStacker
 from reverie.objectives import estimators
 from reverie.replay import hindsight
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import Future
 from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
-from reverie.run.collect import EpisodeCounter
+from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
 
@@ -100,7 +101,7 @@ def advantages_flow_over_ends(original):
     return lambda *, last, **more: original(last=torch.zeros_like(last), **more)
 
 
-@mutant(hindsight.Future, "draw_rows", {"goals": "reward", "hindsight": "future"},
+@mutant(Future, "draw_rows", {"goals": "reward", "hindsight": "future"},
         "a goal that this episode has not achieved")  # fmt: skip
 def goals_are_of_the_next_episode(original):
     return lambda self, rng, begin, row, end: end + 1

@@ -19,8 +19,7 @@ from reverie.envs.config import EnvConfig
 from reverie.nn.memory import Memory
 from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.estimators import ValueEstimator
-from reverie.replay.config import ReplayConfig
-from reverie.replay.hindsight import Hindsight
+from reverie.replay.config import Hindsight, ReplayConfig
 
 SEED = 0
 CASES = [*itertools.chain(*(factors.covering(family, SEED) for family in factors.FAMILIES.values()))]

@@ -21,10 +21,11 @@ from reverie.core.errors import DataError
 from reverie.core.rows import episode_rows
 from reverie.core.specs import spec_to_dict
 from reverie.core.types import Batch
-from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
-from reverie.datasets.in_memory import DataLike
+from reverie.datasets.config import dataset_config
+from reverie.datasets.data_path import DataLike
+from reverie.datasets.dataset import RecordedEpisodes, open_recorded
+from reverie.envs.config import EnvLike
 from reverie.envs.flat_env import CLIPS
-from reverie.envs.make import EnvLike
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import check_locations

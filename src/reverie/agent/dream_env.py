@@ -38,8 +38,8 @@ from reverie.core.seeding import seeded_rng
 from reverie.core.spaces import columns_to_nested, first_item
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
+from reverie.datasets.data_path import DataLike
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.in_memory import DataLike
 from reverie.datasets.replay_store import guess_obs_space
 from reverie.envs.make_native_vector import add_batch_axis
 from reverie.nn.state_space import Latent

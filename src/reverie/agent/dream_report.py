@@ -28,7 +28,7 @@ from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode
-from reverie.datasets.in_memory import DataLike
+from reverie.datasets.data_path import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
 from reverie.replay.sources import concat_batches

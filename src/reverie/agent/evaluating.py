@@ -17,7 +17,8 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.envs.make import EnvLike, MakeEnv, env_factory, env_name
+from reverie.envs.config import EnvLike, MakeEnv, env_name
+from reverie.envs.make import env_factory
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.environments import diff_spaces, make_eval_env
 from reverie.log.artifacts import is_unpacked

@@ -24,8 +24,8 @@ from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
 from reverie.core.seeding import seeded_rng
 from reverie.core.types import FLAGS, Obs
+from reverie.datasets.data_path import DataLike
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.in_memory import DataLike
 from reverie.datasets.output import delete, staged_file
 from reverie.datasets.reader import read_progress
 from reverie.nn.probe import Probe

@@ -29,10 +29,11 @@ from reverie.core.files import check_expanded, open_zip, read_member, write_json
 from reverie.core.logger import logger
 from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict, without_mask
 from reverie.datasets.source import reading
+from reverie.envs.config import EnvLike
 from reverie.envs.flat_env import make_flat
-from reverie.envs.make import EnvLike, close_quietly, env_factory
+from reverie.envs.make import close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import saved_settings
+from reverie.experiment.saved_settings import saved_settings
 from reverie.nn.batch_norm import BATCH_NORM_EPS, BatchRenormMLP
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.run.checkpoint import Checkpoints

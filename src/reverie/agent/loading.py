@@ -25,9 +25,10 @@ from reverie.core.space_json import space_from_json
 from reverie.core.specs import GOAL, ActionSpec, diff_specs, spec_to_dict
 from reverie.core.types import State
 from reverie.datasets.reader import Space
+from reverie.envs.config import EnvLike, MakeEnv
 from reverie.envs.flat_env import FlatEnv, make_flat
 from reverie.envs.goals import add_goal_space
-from reverie.envs.make import EnvLike, MakeEnv, SpacesOnlyEnv, close_quietly, env_factory
+from reverie.envs.make import SpacesOnlyEnv, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import eval_maker

@@ -35,8 +35,8 @@ from reverie.objectives.importance import (
     weighted_importance_sampling,
 )
 from reverie.objectives.returns import returns_to_go
-from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 
 ProgressFn = Callable[[int, int], bool]

@@ -23,9 +23,11 @@ from reverie.core.imports import trust_modules
 from reverie.core.logger import logger
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Window
-from reverie.datasets.dataset import dataset_config, open_recorded
-from reverie.datasets.in_memory import DataLike
-from reverie.datasets.reader import PROPENSITY, check_rewards, read_progress
+from reverie.datasets.config import dataset_config
+from reverie.datasets.data_path import DataLike
+from reverie.datasets.dataset import build_dataset, open_recorded
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import check_rewards, read_progress
 from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits
@@ -118,7 +120,7 @@ def estimate_return(
         with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
             extra_columns: dict[str, list[np.ndarray]] = {PROPENSITY: []}
             parts = track_progress(recorded.parts(extra_columns))
-            dataset = config.data.build(recorded, window=window, seed=seed, parts=parts)
+            dataset = build_dataset(config.data, recorded, window=window, seed=seed, parts=parts)
         for remark in recorded.remarks():
             logger.warning(f"{config.data.label}: {remark}")
     estimator = OffPolicyEstimator(

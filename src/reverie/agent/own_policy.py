@@ -19,10 +19,10 @@ from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
 from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.episode_info import success_summary
 from reverie.envs.flat_env import make_flat
-from reverie.envs.make import EnvLike, close_quietly, env_factory, env_name
+from reverie.envs.make import close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.evaluate import Evaluation, warn_takeovers
 

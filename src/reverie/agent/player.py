@@ -17,15 +17,15 @@ from gymnasium import spaces
 from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
 from reverie.agent.goal_input import add_goal
 from reverie.algos.base import Algorithm
-from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
 from reverie.core.foreign_names import AGENT_NAMES, describe_missing, find_line
 from reverie.core.spaces import column, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
+from reverie.envs.config import MakeEnv
 from reverie.envs.flat_env import FlatEnv
-from reverie.envs.make import MakeEnv, make_gym
+from reverie.envs.make import make_gym
 from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
@@ -209,7 +209,7 @@ class Player:
                 "beginning of an episode."
             )
         goal = state.goal if goal is None and state is not None else goal
-        if isinstance(self.config.algo, GoalKeysConfig) and isinstance(self.observation_space, spaces.Dict):
+        if self.config.algo.has_goals and isinstance(self.observation_space, spaces.Dict):
             obs = add_goal(self.observation_space, obs, goal)
         elif goal is not None:
             raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")

@@ -28,7 +28,7 @@ from reverie.agent.player import actions_label
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.core.version import version
-from reverie.datasets.in_memory import OBJECT, split_paths
+from reverie.datasets.data_path import OBJECT, split_paths
 from reverie.experiment.config import NO_ENV
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id

@@ -21,7 +21,8 @@ from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
-from reverie.nn.actor_critic import CategoricalActor, DeterministicActor, GaussianActor, MixedActor
+from reverie.nn.actor_critic import DeterministicActor
+from reverie.nn.actors import CategoricalActor, GaussianActor, MixedActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig

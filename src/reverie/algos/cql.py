@@ -23,7 +23,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import many_action_values, sample_many
+from reverie.nn.actor_critic import many_action_values
+from reverie.nn.actors import sample_many
 from reverie.nn.adam import Adam
 from reverie.nn.network import NetworkConfig
 from reverie.nn.reward_scaling import Factor, ReturnStd

@@ -18,7 +18,8 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import GaussianActor, QEnsemble, many_action_values, sample_many
+from reverie.nn.actor_critic import QEnsemble, many_action_values
+from reverie.nn.actors import GaussianActor, sample_many
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target_network import TargetNetwork

@@ -20,7 +20,8 @@ from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
+from reverie.nn.actor_critic import DiscreteQEnsemble
+from reverie.nn.actors import CategoricalActor
 from reverie.nn.distributions import GumbelCategoricals
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.objectives.categorical import expected_min_q

@@ -18,7 +18,8 @@ from reverie.algos.sac import CHOICE_ENTROPY, SAC, SACConfig, SACObjective, Soft
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
+from reverie.nn.actor_critic import DiscreteQEnsemble
+from reverie.nn.actors import CategoricalActor
 
 # ---------------------------------------------------------------------- losses
 

@@ -67,6 +67,8 @@ class GoalConditioned(ModelFree):
 class GoalKeysConfig(OfflineConfig, ModelFreeConfig):
     """Settings of learners that act toward goals."""
 
+    has_goals: ClassVar[bool] = True
+
     goal_keys: Annotated[str, Regex()] = ""
     """Regular expression of the observation keys that form a goal, matched in full. Empty: `achieved_goal` of a goal
     environment, else all observations."""

@@ -18,7 +18,8 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, QEnsemble
+from reverie.nn.actor_critic import QEnsemble
+from reverie.nn.actors import CategoricalActor, FixedStdGaussianActor, MixedActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, Network, share_encoder, unshared_parameters

@@ -24,7 +24,8 @@ from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, Schedul
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Batch, Obs, State, Update
-from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
+from reverie.nn.actor_critic import QEnsemble
+from reverie.nn.actors import MixedActor, MixedQEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.bodies import Body
 from reverie.nn.distributions import ActionLayout

@@ -18,7 +18,7 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import BoundedGaussianActor
+from reverie.nn.actors import BoundedGaussianActor
 from reverie.nn.adam import Adam, joint_gradients
 from reverie.nn.cnn import ConvReLU, Deconvolutions
 from reverie.nn.network import FEATURES, NetworkConfig, ObsConcat

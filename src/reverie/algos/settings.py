@@ -30,6 +30,8 @@ class AlgorithmConfig(LearnerConfig):
     """Whether the algorithm is meant for offline learning. It may still collect rows itself."""
     on_policy: ClassVar[bool] = False
     """Whether it learns only from rows that its current policy has collected, instead of a replay."""
+    has_goals: ClassVar[bool] = False
+    """Whether it acts toward goals, which are a part of its observations."""
     samples_actions: ClassVar[bool] = False
     """Whether it is judged by both the most likely and the sampled actions of a distribution that it learns."""
 

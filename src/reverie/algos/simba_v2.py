@@ -21,7 +21,7 @@ from reverie.algos.td import AtomRange
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
-from reverie.nn.actor_critic import BoundedGaussianActor
+from reverie.nn.actors import BoundedGaussianActor
 from reverie.nn.bodies import Body, Hypersphere, project_weights
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import NormalizeConfig, Running

@@ -17,7 +17,7 @@ from reverie.algos.sac import SoftObjective
 from reverie.algos.simba_v2 import CategoricalObjective, SimbaV2, SimbaV2Config
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import TanhGaussianActor
+from reverie.nn.actors import TanhGaussianActor
 from reverie.nn.batch_norm import BatchNorm, batch_statistics, joint_pass
 from reverie.nn.bodies import Body
 from reverie.nn.network import NetworkConfig

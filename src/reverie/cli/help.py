@@ -23,7 +23,7 @@ from reverie.core.logger import wrap_words
 from reverie.core.terminal import show
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.presets import TABLE
-from reverie.replay.sources import experience_from_fraction
+from reverie.replay.config import experience_from_fraction
 
 FLAG_GROUPS = {
     "Run": "env envs steps updates seed seeds run resume init-from preset config device",

@@ -32,7 +32,7 @@ from reverie.core.terminal import show
 from reverie.datasets.options import ReadOptions
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
-    from reverie.datasets.dataset import DatasetConfig
+    from reverie.datasets.config import DatasetConfig
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DataOptions(ReadOptions):
 
     def to_dataset_config(self, path: str | tuple[str, ...], otherwise: str) -> DatasetConfig | None:
         """Return the settings of the data at ``path``; None if it is "". ``otherwise``: what is read in that case."""
-        from reverie.datasets.dataset import DatasetConfig
+        from reverie.datasets.config import DatasetConfig
 
         options = {option.name: getattr(self, option.name) for option in dataclasses.fields(ReadOptions)}
         unused = ", ".join(_to_flag(name) for name, value in options.items() if value)

@@ -54,30 +54,15 @@ class Config:
 
         ConfigError names a wrong option with its full path; ``path``: the path of this configuration.
         """
-        hints = _type_hints(type(self))  # type: ignore[arg-type]
-        names = [f.name for f in dataclasses.fields(self)]
-        changes: dict[str, Any] = {}
-        for key, value in nest(values).items():
-            key_path = f"{path}.{key}" if path else key
-            if key not in names:
-                hint = advise(key_path, self.flags(path), in_file) or f" Available: {', '.join(sorted(names))}."
-                raise ConfigError(f"unknown option '{key_path}'.{hint}")
-            old = getattr(self, key)
-            if isinstance(old, Config) and isinstance(value, Mapping):
-                changes[key] = old.merge(value, key_path)
-            elif _has_build_method(value) or (_has_build_method(old) and not isinstance(old, Config)):
-                # A user's object is used unchanged; values from a file do not modify it.
-                changes[key] = value if _has_build_method(value) else old
-            else:
-                changes[key] = coerce(value, hints[key], key_path)
+        changes = merge_fields(type(self), self.fields(), values, path)
         try:
-            return dataclasses.replace(self, **changes)
+            return dataclasses.replace(self, **changes) if changes else self
         except ConfigError as error:
-            raise ConfigError(_prefix_setting_names(str(error), path, names)) from None
+            raise ConfigError(_prefix_setting_names(str(error), path, self.fields())) from None
 
-    def flags(self, path: str = "") -> list[str]:
-        """Return the dotted names of all settings, written as flags and prefixed with ``path``."""
-        return [name.replace("_", "-") for name in _setting_names(self, path)]
+    def fields(self) -> dict[str, Any]:
+        """Return the values of all fields by name; parts stay configurations."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def replace(self, path: str, value: Any) -> Self:
         """Return a copy in which the value at the dotted ``path`` is replaced."""
@@ -229,13 +214,37 @@ def _is_checked(option: Any) -> bool:
     return literal or (isinstance(option, type) and issubclass(option, Choice | PiecewiseLinear))
 
 
-def _setting_names(config: Config, path: str) -> Iterator[str]:
-    """Yield the dotted names of all settings in ``config``, prefixed with ``path``."""
-    for field in dataclasses.fields(config):
-        value, setting_name = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
-        yield setting_name
+def merge_fields(
+    kind: type[Config], fields: Mapping[str, Any], values: Mapping[str, Any], path: str = ""
+) -> dict[str, Any]:  # fmt: skip
+    """Return what ``values`` change in the ``fields`` of a configuration of class ``kind``, as :meth:`Config.merge`."""
+    hints = _type_hints(kind)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
+    changes: dict[str, Any] = {}
+    for key, value in nest(values).items():
+        key_path = f"{path}.{key}" if path else key
+        if key not in fields:
+            hint = advise(key_path, list_flags(fields, path), in_file) or f" Available: {', '.join(sorted(fields))}."
+            raise ConfigError(f"unknown option '{key_path}'.{hint}")
+        old = fields[key]
+        if isinstance(old, Config) and isinstance(value, Mapping):
+            changes[key] = old.merge(value, key_path)
+        elif _has_build_method(value) or (_has_build_method(old) and not isinstance(old, Config)):
+            # A user's object is used unchanged; values from a file do not modify it.
+            changes[key] = value if _has_build_method(value) else old
+        else:
+            changes[key] = coerce(value, hints[key], key_path)
+    return changes
+
+
+def list_flags(fields: Mapping[str, Any], path: str = "") -> list[str]:
+    """Return the dotted names of all settings in the ``fields`` of a configuration at ``path``, written as flags."""
+    flags = []
+    for name, value in fields.items():
+        setting_name = f"{path}.{name}" if path else name
+        flags.append(setting_name.replace("_", "-"))
         if isinstance(value, Config) and not isinstance(value, Choice):
-            yield from _setting_names(value, setting_name)
+            flags += list_flags(value.fields(), setting_name)
+    return flags
 
 
 def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
@@ -369,12 +378,19 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
+    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``; single values change a whole ``Config``."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
         value, current = {rest: value} if rest else value, out.get(head)
-        out[head] = {**current, **value} if isinstance(value, Mapping) and isinstance(current, Mapping) else value
+        if isinstance(value, Mapping) and isinstance(current, Mapping):
+            out[head] = {**current, **value}
+        elif isinstance(value, Mapping) and isinstance(current, Config):
+            out[head] = current.merge(value, head)
+        elif isinstance(value, Config) and isinstance(current, Mapping):
+            out[head] = value.merge(current, head)
+        else:
+            out[head] = value
     return out
 
 

@@ -15,18 +15,8 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import IS_INTERVENTION, ObsSpec, spec_to_dict
-from reverie.datasets.reader import (
-    CLASSES,
-    CONTROLLER,
-    FPS,
-    PROPENSITY,
-    ROBOT,
-    TASK,
-    DatasetInfo,
-    Reader,
-    ReadOptions,
-    Space,
-)
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import CLASSES, CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
 
 ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip

@@ -27,12 +27,11 @@ from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
-from reverie.datasets.options import Subset
+from reverie.datasets.options import PROPENSITY, Subset
 from reverie.datasets.reader import (
     CLASSES,
     CONTROLLER,
     FPS,
-    PROPENSITY,
     ROBOT,
     SEED,
     TRUNCATED_COLUMN,

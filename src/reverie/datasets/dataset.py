@@ -1,4 +1,4 @@
-"""Datasets as rows that learners see: the settings, and the conversion of a reader's values.
+"""Datasets as rows that learners see: the conversion of a reader's values.
 
 Readers handle file formats but not spaces; the codecs in ``core`` handle spaces but not files.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.bounds import AtLeast
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, RowError, count_noun
 from reverie.core.images import ImageOptions
@@ -28,11 +27,11 @@ from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.spaces import column, columns_in
 from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
+from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
-from reverie.datasets.in_memory import DataLike, data_path, split_paths
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
+from reverie.datasets.reader import DatasetInfo, Reader
 from reverie.envs.config import EnvConfig
-from reverie.replay.batch_sampler import BatchSamplerConfig
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage, MappedStorage
 
@@ -44,67 +43,6 @@ ACTIONS_OUT_OF_BOUNDS = "an action outside its bounds was moved to the nearest b
 REWARDS_CLIPPED = (
     "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetConfig(ReadOptions):
-    """A dataset to learn from."""
-
-    path: str | tuple[str, ...] = ""
-    """File, folder or glob in any supported format, minari:NAME or ogbench:NAME; or several, with the same spaces. In
-    Python also data in memory. Empty: no dataset."""
-    estimate_updates: Annotated[int, AtLeast(0)] | None = None
-    """Number of updates for each fitted Q evaluation, which estimates the policy's return if there is no evaluation
-    environment. None: 5,000, but no more in all than updates of the agent. 0: no estimates."""
-    storage: Literal["ram", "mmap"] = "ram"
-    """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "path", data_path(self.path))
-
-    @property
-    def label(self) -> str:
-        """The path, or the paths, for messages."""
-        return ", ".join(split_paths(self.path))
-
-    def build(
-        self, rows: RecordedEpisodes, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
-        extra_spec: Mapping[str, ColumnSpec] | None = None, scratch: Path | None = None,
-        parts: Iterator[Rows] | None = None, num_rows: int | None = None,
-    ) -> OfflineReplay:  # fmt: skip
-        """Read all ``rows`` and return them as a dataset of ``window``, sampled with ``seed``; uniformly by default.
-
-        ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
-        ``parts``: ``rows.parts()``, wrapped to report progress, or some of the episodes, at most ``num_rows`` rows.
-        """
-        chosen = batch_sampler or BatchSamplerConfig()
-        chosen.check(window)
-        columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
-        columns |= {name: LATE_COLUMNS[name] for name in rows.tags}
-        total = rows.rows() if num_rows is None else num_rows
-        # otherwise the windows of the first rows would count as evicted
-        capacity = max(1, total) + window.num_free_rows
-        folder = scratch or Path(tempfile.gettempdir())
-        mapped = self.storage == "mmap"
-        storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
-        dataset = OfflineReplay(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
-        dataset.fill(parts if parts is not None else rows.parts(), total, rows.label)
-        return dataset
-
-
-def dataset_config(data: DataLike, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
-    """Return the settings of ``data`` as a ``DatasetConfig``. A ``DatasetConfig`` keeps its own ``storage``."""
-    return data if isinstance(data, DatasetConfig) else DatasetConfig(storage=storage).merge(dataset_settings(data))
-
-
-def dataset_settings(data: DataLike) -> dict[str, Any]:
-    """Return ``data`` as settings, such as ``{"path": PATH, "columns": {...}}``; else the settings with their path."""
-    if isinstance(data, Mapping):
-        names = {field.name for field in fields(DatasetConfig)}
-        if not data or names & {str(key).partition(".")[0] for key in data}:
-            return {**data, **({"path": data_path(data["path"])} if "path" in data else {})}
-    return {"path": data_path(data)}
 
 
 class RecordedEpisodes:
@@ -297,3 +235,28 @@ def open_recorded(
     from reverie.datasets.format_detection import open_reader  # imports all readers
 
     return RecordedEpisodes(open_reader(config.path, config), env, action_space, observation_space)
+
+
+def build_dataset(
+    config: DatasetConfig, rows: RecordedEpisodes, *, window: Window, seed: int,
+    batch_sampler: BatchSamplerConfig | None = None, extra_spec: Mapping[str, ColumnSpec] | None = None,
+    scratch: Path | None = None, parts: Iterator[Rows] | None = None, num_rows: int | None = None,
+) -> OfflineReplay:  # fmt: skip
+    """Read all ``rows`` and return them as a dataset of ``window``, sampled with ``seed``; uniformly by default.
+
+    ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
+    ``parts``: ``rows.parts()``, wrapped to report progress, or some of the episodes, at most ``num_rows`` rows.
+    """
+    chosen = batch_sampler or BatchSamplerConfig()
+    chosen.check(window)
+    columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
+    columns |= {name: LATE_COLUMNS[name] for name in rows.tags}
+    total = rows.rows() if num_rows is None else num_rows
+    # otherwise the windows of the first rows would count as evicted
+    capacity = max(1, total) + window.num_free_rows
+    folder = scratch or Path(tempfile.gettempdir())
+    mapped = config.storage == "mmap"
+    storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
+    dataset = OfflineReplay(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
+    dataset.fill(parts if parts is not None else rows.parts(), total, rows.label)
+    return dataset

@@ -12,8 +12,9 @@ from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.registry import find
 from reverie.datasets import concat
+from reverie.datasets.data_path import OBJECT, DataLike, data_path, split_paths
 from reverie.datasets.formats import format_names, formats
-from reverie.datasets.in_memory import OBJECT, DataLike, data_path, open_in_memory, split_paths
+from reverie.datasets.in_memory import open_in_memory
 from reverie.datasets.minari import local_names, minari_path
 from reverie.datasets.ogbench import PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions

@@ -21,7 +21,8 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
@@ -216,9 +217,6 @@ class EpisodeArraysReader(TransitionsReader):
 
 # ---------------------------------------------------------------- D4RL
 
-REQUIRED_COLUMNS = ("observations", "actions", "terminals")
-OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals", PROPENSITY)
-"""``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 D3RLPY_ARRAYS = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
 NO_TERMINALS = "the file does not mark which episodes terminated: all are treated as truncated"

@@ -44,7 +44,8 @@ from reverie.core.files import LARGEST_LOG, iter_lines, open_file
 from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
-from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import FPS, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions

@@ -29,10 +29,10 @@ from reverie.datasets.arrow import read_table
 from reverie.datasets.arrow_values import arrow_to_numpy, decode_images
 from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import (
     OUTCOME_COLUMNS,
     PART_BYTES,
-    PROPENSITY,
     SEED,
     TRUNCATED_COLUMN,
     DatasetInfo,

@@ -25,8 +25,9 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
-from reverie.datasets.hdf5 import D4RL_ARRAYS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, ColumnsReader
+from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader
 from reverie.datasets.ogbench import parse_name
+from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.source import Source, reading
 from reverie.datasets.transitions import LazyColumn

@@ -26,7 +26,8 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.datasets.inferred_spaces import infer_obs_space
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, open_data
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import LazyColumn, Transitions

@@ -11,6 +11,12 @@ from reverie.core.errors import ConfigError, short_repr
 
 ColumnNames = str | tuple[str, ...]
 """Name of a table's column, or of several that form one vector."""
+PROPENSITY = "propensity"
+"""Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
+of an episode, which has no action."""
+REQUIRED_COLUMNS = ("observations", "actions", "terminals")
+OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals", PROPENSITY)
+"""Arrays of D4RL's files. ``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from reverie.core.specs import FLAGS, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, Reader, ReadOptions, Space, to_bool_column
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
 from reverie.datasets.source import Source, natural_sort_key, reading
 

@@ -35,9 +35,6 @@ TRUNCATED_COLUMN = "truncated"
 SEED = "seed"
 """Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Dtype
 object, since a seed can have 64 bits or more."""
-PROPENSITY = "propensity"
-"""Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
-of an episode, which has no action."""
 ROBOT, FPS, TASK, CONTROLLER = "robot", "frames per second", "task", "controller"
 CLASSES = "classes of "
 """Titles in ``DatasetInfo.text`` of what can differ between datasets with the same spaces; the last is a beginning."""

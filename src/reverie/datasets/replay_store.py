@@ -32,7 +32,8 @@ from reverie.core.specs import (
     spec_to_dict,
 )
 from reverie.datasets.inferred_spaces import classes_space, nested_space
-from reverie.datasets.reader import PART_BYTES, PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source
 from reverie.store import segment as segments
 from reverie.store.segment import META

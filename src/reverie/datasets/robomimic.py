@@ -26,16 +26,8 @@ import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
-from reverie.datasets.reader import (
-    CONTROLLER,
-    FPS,
-    PROPENSITY,
-    ROBOT,
-    TASK,
-    DatasetInfo,
-    ReadOptions,
-    to_bool_column,
-)
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis

@@ -17,8 +17,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.obs_conversion import has_channels_first
 from reverie.core.rows import Rows
 from reverie.datasets.lerobot import INFO, OWN
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
-from reverie.datasets.reader import FPS, PROPENSITY, ROBOT, DatasetInfo
+from reverie.datasets.reader import FPS, ROBOT, DatasetInfo
 from reverie.datasets.robomimic import LONE_KEY
 from reverie.datasets.source import import_pyarrow
 from reverie.datasets.writers import (

@@ -35,7 +35,8 @@ from reverie.datasets.arrow_values import declared_axes, has_own_lengths, is_lis
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
-from reverie.datasets.reader import CLASSES, PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import CLASSES, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 

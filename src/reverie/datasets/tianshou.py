@@ -19,7 +19,8 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.obs_conversion import has_channels_first
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, declared_fields
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, Space, to_bool_column
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
 NO_TRUNCATION_REMARK = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"

@@ -34,15 +34,8 @@ from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
-from reverie.datasets.reader import (
-    OUTCOME_COLUMNS,
-    PART_BYTES,
-    PROPENSITY,
-    TRUNCATED_COLUMN,
-    DatasetInfo,
-    Reader,
-    Space,
-)
+from reverie.datasets.options import PROPENSITY
+from reverie.datasets.reader import OUTCOME_COLUMNS, PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"

@@ -31,9 +31,10 @@ from reverie.core.spaces import columns_in
 from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.minari import HAS_TAGS_KEY, MAIN
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import PROPENSITY, TRUNCATED_COLUMN, DatasetInfo
+from reverie.datasets.reader import TRUNCATED_COLUMN, DatasetInfo
 from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.table import SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY
 from reverie.datasets.tianshou import is_bounded

@@ -30,13 +30,14 @@ from reverie.distributed.actors import ActorTask
 from reverie.distributed.local_actors import ACTOR_END_SECONDS, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
 from reverie.distributed.ray_learners import PLACEMENT_VAR
-from reverie.envs.make import MakeEnv
+from reverie.envs.config import MakeEnv
 from reverie.envs.worker import STARTUP_ADVICE
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
+from reverie.replay.build import build_replay, check_capacity, check_memory, max_rows
+from reverie.replay.config import parse_size
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
-from reverie.run.collect import Episodes, join_episodes
+from reverie.run.episodes import Episodes, join_episodes
 
 MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
 """The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""
@@ -295,9 +296,9 @@ def build_actor_collector(
         replay_config = replay_config.merge({"capacity": max(1, capacity)})
     replays = []
     for number in range(config.actors):
-        replay = replay_config.build(
-            obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
-            window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
+        replay = build_replay(
+            replay_config, obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec,
+            num_envs=config.env.num, window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
             max_rows=max_rows(replay_config, config.steps, config.env.num), scratch=run, versions=True,
         )  # fmt: skip
         replay.annotator = algo.annotator

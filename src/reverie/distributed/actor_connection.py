@@ -28,7 +28,7 @@ from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ObsSpec
 from reverie.envs.worker import SharedColumn, allocate_shared
-from reverie.run.collect import Episodes
+from reverie.run.episodes import Episodes
 
 MAX_SPINS = 16
 """Maximum turns of a block, with one row of each environment per turn."""

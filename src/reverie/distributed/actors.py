@@ -35,11 +35,12 @@ from reverie.distributed.actor_connection import (
     acting_weights,
     load_weights,
 )
-from reverie.envs.make import MakeEnv
+from reverie.envs.config import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.collect import EnvCollector, join_episodes
+from reverie.run.collect import EnvCollector
+from reverie.run.episodes import join_episodes
 
 
 @dataclass(frozen=True)

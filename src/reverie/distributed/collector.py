@@ -25,14 +25,14 @@ from reverie.core.protocols import Stateful
 from reverie.core.types import Batch, Update
 from reverie.datasets.replay_store import ABOUT
 from reverie.distributed.actor_collector import build_actor_collector
-from reverie.envs.make import EnvLike
+from reverie.envs.config import EnvLike
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.video import write_video
 from reverie.objectives.td import Losses
-from reverie.replay.persistent import absolute_store_path
+from reverie.replay.config import absolute_store_path
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
+from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import checkpoint_step

@@ -24,6 +24,7 @@ from reverie.log.aggregate import (
     seeds_curve_data,
     summarize_seed,
 )
+from reverie.run.config import parse_period
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
@@ -32,7 +33,6 @@ from reverie.run.folder import (
     read_saved_config,
     settings_changes,
 )
-from reverie.run.schedule import parse_period
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
                "data", "seed")  # fmt: skip

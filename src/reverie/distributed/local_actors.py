@@ -31,7 +31,7 @@ from reverie.distributed.actor_connection import (
 )
 from reverie.distributed.actors import ActorTask, run_actor_process
 from reverie.envs.worker import allocate_shared
-from reverie.run.collect import Episodes
+from reverie.run.episodes import Episodes
 
 ACTOR_END_SECONDS = 5.0
 """Seconds for actors to end."""

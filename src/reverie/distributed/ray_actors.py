@@ -34,7 +34,7 @@ from reverie.distributed.actor_connection import (
 from reverie.distributed.actors import ActorTask, run_actor
 from reverie.distributed.local_actors import PUBLISH_TIME_SHARE
 from reverie.distributed.ray_learners import PLACEMENT_VAR, connect, ray_options
-from reverie.run.collect import Episodes
+from reverie.run.episodes import Episodes
 
 SIGNAL_INTERVAL = 0.01
 """Minimum seconds between two updates of the actors' step limits."""

@@ -13,12 +13,12 @@ from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
-from reverie.datasets.in_memory import OBJECT, split_paths
+from reverie.datasets.data_path import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import ChildRun, RunQueue, Train, find_runs_folder, open_runs_folder, train_runs
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import initial_settings, saved_settings
+from reverie.experiment.saved_settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
 from reverie.log.console import RunsDisplay
 from reverie.run.folder import (

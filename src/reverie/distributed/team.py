@@ -40,7 +40,8 @@ from reverie.distributed.actor_connection import RowBlock
 from reverie.distributed.process_group import ProcessGroup
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
-from reverie.run.collect import EnvCollector, Episodes, join_episodes
+from reverie.run.collect import EnvCollector
+from reverie.run.episodes import Episodes, join_episodes
 
 GO, SAVE, END = range(3)
 """Commands of learner 0 to the others at the beginning of each turn."""

@@ -35,7 +35,7 @@ from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.config import ScoreMetric
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
@@ -130,7 +130,7 @@ def run_tuning(
         try:
             study = optuna.create_study(
                 storage=f"sqlite:///{path / STUDY}", study_name="reverie", load_if_exists=True,
-                direction="minimize" if ScoreMetric.parse(config.score_metric).minimize else "maximize",
+                direction="minimize" if config.score.minimize else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // NUM_RUNGS**2), NUM_RUNGS),
             )  # fmt: skip
         except Exception as error:  # errors of SQLite, SQLAlchemy or Optuna
@@ -178,7 +178,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
-        self.score: ScoreMetric = ScoreMetric.parse(config.score_metric)
+        self.score: ScoreMetric = config.score
         self.prune = prune
         self.grid = grid
         self.seeds = seeds

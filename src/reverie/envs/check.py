@@ -22,7 +22,7 @@ from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, env_name
 from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.episode_info import SUCCESS_RATE, Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
@@ -30,7 +30,7 @@ from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.goal_tasks import GoalTasks
 from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT, EpisodeEnd, termination_warning
-from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, make_base
+from reverie.envs.make import InstanceWrapper, env_factory, make_base
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close

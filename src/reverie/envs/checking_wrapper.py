@@ -16,10 +16,10 @@ from gymnasium import spaces
 from reverie.core.errors import DataError, format_error, short_repr
 from reverie.core.spaces import NUMBERS, column, get_at_path, iter_leaves
 from reverie.core.specs import ACHIEVED_GOAL
+from reverie.envs.config import Env
 from reverie.envs.findings import Findings
 from reverie.envs.goals import GOALS, call_on_rows, is_goal_env
 from reverie.envs.limits import EXACT, is_rounded, is_wide
-from reverie.envs.make import Env
 
 MANY_GOALS = 32
 """Number of goals whose rewards are computed at once, as hindsight experience replay does."""

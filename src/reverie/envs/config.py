@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
+
+import gymnasium
 
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
@@ -13,6 +16,11 @@ from reverie.core.specs import MASK_KEY
 from reverie.envs.episode_info import parse_log_info
 from reverie.envs.wrapper_list import count_action_repeats, parse_wrapper
 
+Env = gymnasium.Env[Any, Any]
+MakeEnv = Callable[..., Env]
+"""Makes an environment; called with ``EnvConfig.kwargs``."""
+EnvLike = str | MakeEnv | Env
+"""A Gymnasium id, a function (or class) that makes an environment, or an environment."""
 VECTOR_SETTINGS = {"num", "vectorization", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
 
@@ -132,3 +140,12 @@ class EnvConfig(Config):
         """Return whether the observation ``key`` is used; the action mask is used unless it is excluded."""
         included = key == MASK_KEY or re.fullmatch(self.include_keys, key, re.DOTALL)
         return bool(included) and not (self.exclude_keys and re.fullmatch(self.exclude_keys, key, re.DOTALL))
+
+
+def env_name(env: EnvLike) -> str:
+    """Return the name of ``env`` in messages: the id, or the name of the class or function."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gymnasium.Env):
+        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    return str(getattr(env, "__qualname__", type(env).__qualname__))

@@ -19,19 +19,11 @@ from reverie.core.masks import has_choices, mask_in
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import Env, EnvConfig, MakeEnv
 from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.interventions import POLICY, ExecutedActionReader
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
-from reverie.envs.make import (
-    ChangedError,
-    Env,
-    MakeEnv,
-    NoEnvironmentError,
-    format_make_error,
-    make_gym,
-    to_learnable_obs,
-)
+from reverie.envs.make import ChangedError, NoEnvironmentError, format_make_error, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions

@@ -16,7 +16,7 @@ from reverie.core.errors import EnvError, format_error
 from reverie.core.obs_codec import ObsCodec, default_key
 from reverie.core.spaces import cast, column
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec
-from reverie.envs.make import Env
+from reverie.envs.config import Env
 
 GOALS = (ACHIEVED_GOAL, DESIRED_GOAL)
 GoalMethod = Callable[[Any, Any, Any], Any]

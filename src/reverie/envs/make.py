@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import gymnasium
@@ -25,7 +24,7 @@ from gymnasium.error import Error as GymError
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
@@ -53,12 +52,6 @@ from reverie.envs.wrappers import (
     count_frames,
     wrapper_stack,
 )
-
-Env = gymnasium.Env[Any, Any]
-MakeEnv = Callable[..., Env]
-"""Makes an environment; called with ``EnvConfig.kwargs``."""
-EnvLike = str | MakeEnv | Env
-"""A Gymnasium id, a function (or class) that makes an environment, or an environment."""
 
 
 def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
@@ -120,15 +113,6 @@ class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
             f"{self.run} was trained on a dataset alone, so there is no environment to play episodes in. Pass one: "
             "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
-
-
-def env_name(env: EnvLike) -> str:
-    """Return the name of ``env`` in messages: the id, or the name of the class or function."""
-    if isinstance(env, str):
-        return env
-    if isinstance(env, gymnasium.Env):
-        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    return str(getattr(env, "__qualname__", type(env).__qualname__))
 
 
 def format_make_error(error: BaseException) -> str:

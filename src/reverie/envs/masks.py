@@ -18,7 +18,8 @@ from reverie.core.obs_codec import default_key
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import Space
 from reverie.core.specs import MASK_KEY
-from reverie.envs.make import ChangedError, Env, SpacesOnlyEnv
+from reverie.envs.config import Env
+from reverie.envs.make import ChangedError, SpacesOnlyEnv
 from reverie.envs.wrappers import ActionRepeat, Reset, Stepped, checked_reset, checked_step, wrapper_stack
 
 MASK_METHOD = "action_masks"

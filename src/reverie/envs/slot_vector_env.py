@@ -20,13 +20,13 @@ from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import ExecutedActions, Step, no_flags
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, EnvLike, MakeEnv
 from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.interventions import POLICY, TAKEOVER
 from reverie.envs.limits import EndCheck, LimitCheck
-from reverie.envs.make import EnvLike, MakeEnv, env_factory
+from reverie.envs.make import env_factory
 from reverie.envs.make_native_vector import make_native_vector
 from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds

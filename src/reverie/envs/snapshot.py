@@ -37,7 +37,7 @@ import gymnasium
 import numpy as np
 
 from reverie.core.errors import EnvError
-from reverie.envs.make import Env
+from reverie.envs.config import Env
 from reverie.envs.wrappers import wrapper_stack
 
 FORMAT = 5

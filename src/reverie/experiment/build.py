@@ -27,7 +27,7 @@ from reverie.core.seeding import RngState, derived_seeds, seed_everything, seede
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Mode, Window
-from reverie.envs.make import EnvLike
+from reverie.envs.config import EnvLike
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
@@ -39,19 +39,21 @@ from reverie.experiment.offline import (
     read_heldout_data,
     read_offline_rows,
 )
-from reverie.experiment.settings import saved_settings
+from reverie.experiment.rules import DeviceRun, check_device_run, validate_config
+from reverie.experiment.saved_settings import saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.config import build_device_rollout, check_capacity, check_memory, max_rows
+from reverie.replay.build import build_device_rollout, build_replay, check_capacity, check_memory, max_rows
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import CollectorProtocol, DeviceCollector, EnvCollector
+from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
-from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluate
+from reverie.run.episodes import CollectorProtocol
+from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
@@ -266,7 +268,7 @@ def build(
             memory or device are not available.
     """
     started = time.perf_counter()
-    config = config.validate()
+    config = validate_config(config)
     _check_start(config)
     makers = EnvMakers.from_config(config, env, eval_env)
     # First, since some simulators can run only once.
@@ -310,7 +312,7 @@ def build(
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
-        schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
+        schedule=config.schedule, log_episodes=config.log_episodes, score=config.score,
         stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
         measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
@@ -336,10 +338,10 @@ def build_collection(
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
     if isinstance(env, DeviceEnv):
-        _check_device_settings(config, algo, env, window)
+        check_device_run(DeviceRun(config, env.device, algo.device))
         if window.rollout:
             return _build_device_rollout(config, algo, env, window, seeds)
-    replay, store = _build_replay(config, algo, env, window, seeds["replay"], run, clock)
+    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
     position = None if clock.max_seconds is None else lambda: clock.schedule_position
     if isinstance(env, DeviceEnv):
         turns = TurnCollector(
@@ -361,15 +363,16 @@ def build_collection(
     return replay, collector, store
 
 
-def _build_replay(
+def _build_replay_and_store(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seed: int, run: Path | None, clock: Clock
 ) -> tuple[ReplayBuffer, PersistentReplay | None]:
     """Build the replay and its store; the rows of environments on a device stay there."""
     on_device = isinstance(env, DeviceEnv)
     settings = replace(config.replay, device=str(env.device)) if isinstance(env, DeviceEnv) else config.replay
-    replay = settings.build(
-        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
-        window=window, seed=seed, scratch=run, max_rows=max_rows(settings, config.steps, config.env.num),
+    replay = build_replay(
+        settings, obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec,
+        num_envs=config.env.num, window=window, seed=seed, scratch=run,
+        max_rows=max_rows(settings, config.steps, config.env.num),
     )  # fmt: skip
     replay.annotator = algo.annotator
     check_memory(settings, replay, config.steps)
@@ -377,24 +380,6 @@ def _build_replay(
     if run is None:
         return replay, None
     return replay, PersistentReplay(replay, settings, run, stop=lambda: clock.stop, on_device=on_device)
-
-
-def _check_device_settings(config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window) -> None:
-    """Raise ConfigError for settings that are not supported with environments on a device."""
-    reasons = {
-        f"algorithm = {config.name}: its actors fill a queue of rollouts": window.queued,
-        f"actors = {config.actors}": config.actors,
-        f"learners = {config.learners}": config.learners > 1,
-        f"experience = {config.experience}": config.offline_fraction,
-        "replay.hindsight: single environments compute rewards": config.replay.hindsight is not None,
-        f"replay.device = {config.replay.device}: the rows are on {env.device}": (
-            config.replay.device not in ("cpu", env.device.type, str(env.device))
-        ),
-        "log_episodes = True: episodes are only summed": config.log_episodes,
-        f"device = {algo.device}: the environments are on {env.device}": algo.device.type != env.device.type,
-    }
-    if reason := next((reason for reason, is_set in reasons.items() if is_set), ""):
-        raise ConfigError(f"{reason}. This is not supported with environments on a device, such as {config.env.id}.")
 
 
 def _build_device_rollout(

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.settings import AlgorithmConfig
-from reverie.algos.table import algorithm_name
+from reverie.algos.table import DEFAULT_ALGORITHM, algorithm_config, algorithm_name
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import check_device_name, choose_device
 from reverie.core.types import Window
-from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.in_memory import OBJECT, data_path, split_paths
-from reverie.datasets.ogbench import PREFIX, heldout_name
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.data_path import split_paths
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import JAX_SUITES, RANDOM_START
-from reverie.nn.reward_scaling import ReturnStd
-from reverie.replay.config import ReplayConfig
-from reverie.replay.persistent import absolute_store_path
-from reverie.replay.sources import Experience, Mixed, experience_from_fraction
-from reverie.run.callback import parse_callback
-from reverie.run.evaluate import Evaluation, ScoreMetric
-from reverie.run.schedule import Schedule, parse_period
+from reverie.replay.config import Experience, Mixed, ReplayConfig
+from reverie.run.config import Schedule, ScoreMetric, parse_callback, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
 END_OF_SCHEDULES = 10**15
@@ -39,9 +30,16 @@ HELDOUT_FRACTION = 0.05
 NO_ENV = "none"
 """Environment id of a run without an environment."""
 DATASET_ENV = "auto"
-"""Placeholder id for the environment named in the dataset, until ``settings.py: with_dataset_env``."""
+"""Placeholder id for the environment named in the dataset, until ``dataset_env.py: with_dataset_env``."""
 WITHOUT_ENV: dict[str, Any] = {"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0}
 """Settings of a run without an environment and without evaluations."""
+
+
+def _default_algorithm() -> AlgorithmConfig:
+    """Return the settings of the algorithm that is trained if none is named."""
+    config = algorithm_config(DEFAULT_ALGORITHM)()
+    assert isinstance(config, AlgorithmConfig)
+    return config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +157,7 @@ class ExperimentConfig(Config):
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment. In an offline run, it is used for evaluation; the default id is then the environment named in
     the dataset. `none`: no environment; estimate the policy's return from the data."""
-    algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
+    algo: AlgorithmConfig = field(default_factory=_default_algorithm)
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """The replay buffer of collected experience."""
@@ -181,7 +179,7 @@ class ExperimentConfig(Config):
         _ = self.eval_env_config  # its settings are checked when they are created
         if self.env.tasks and self.env.id == NO_ENV:
             raise ConfigError(f"env.tasks = {self.env.tasks}, but there is no environment. Remove this option.")
-        ScoreMetric.parse(self.score_metric)
+        _ = self.score
         for entry in self.callbacks:
             parse_callback(entry)
 
@@ -230,6 +228,11 @@ class ExperimentConfig(Config):
         return algorithm_name(type(self.algo))
 
     @property
+    def score(self) -> ScoreMetric:
+        """``score_metric``, and whether the highest or the lowest value is best."""
+        return ScoreMetric.parse(self.score_metric)
+
+    @property
     def evaluates_during_training(self) -> bool:
         """Whether there are evaluations in an environment during training."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
@@ -244,7 +247,7 @@ class ExperimentConfig(Config):
         """``heldout_fraction``, or its default."""
         if self.heldout_fraction is not None:
             return self.heldout_fraction
-        has_no_number = self.env.id == NO_ENV and not self.heldout_data and isinstance(self.algo, GoalKeysConfig)
+        has_no_number = self.env.id == NO_ENV and not self.heldout_data and self.algo.has_goals
         return HELDOUT_FRACTION if has_no_number else 0.0
 
     @property
@@ -309,92 +312,3 @@ class ExperimentConfig(Config):
         """Return the settings of an agent on ``device``: on CPUs, which are slow in float16, it acts in float32."""
         is_slow = device == "cpu" and self.algo.precision == "float16"
         return self.merge({"algo.precision": "float32"}) if is_slow else self
-
-    def validate(self) -> ExperimentConfig:
-        """Check that the algorithm gets the rows it needs; return the config with experience and absolute paths."""
-        recorded = bool(self.data.path)
-        if recorded != (self.offline_fraction > 0):
-            no_data = "no data: pass --data PATH, in Python data=..."
-            data_text = f"data.path = '{self.data.label}'" if recorded else no_data
-            assert self.experience is not None
-            raise ConfigError(f"experience = {self.experience.to_text()}, but there is {data_text}.")
-        self.algo.check_data(recorded=recorded, collected=not self.offline)
-        self._check_on_policy()
-        self._check_score_metric()
-        if self.actors:
-            self._check_actors()
-        if self.patience is not None and not self.scores_during_training:
-            raise ConfigError(
-                f"patience = {self.patience} counts evaluations during training, but there are none: set "
-                "schedule.eval_every, with eval_episodes above 0 or held-out data."
-            )
-        if self.hours is not None and self.learners > 1:
-            raise ConfigError(f"hours = {self.hours:g} with learners = {self.learners}: set {self.unit} instead.")
-        if self.heldout_fraction and (self.heldout_data or not recorded):
-            problem = "heldout_data is set too: set one" if self.heldout_data else "there is no dataset: set data.path"
-            raise ConfigError(f"heldout_fraction = {self.heldout_fraction:g}, but {problem}.")
-        if not self.offline and self.env.id in (NO_ENV, DATASET_ENV):
-            raise ConfigError(
-                f"{self.name} collects rows, but no environment is given. Pass --env ID, in Python env=..."
-            )
-        experience = self.experience or experience_from_fraction(self.offline_fraction)
-        path = data_path([_absolute(path) for path in split_paths(self.data.path)])
-        heldout = self.heldout_data and _absolute(self.heldout_data)
-        if not (self.heldout_data or self.heldout_fraction) and getattr(self.algo.learner, "has_heldout_losses", False):
-            heldout = heldout_name(self.data.path)
-        config = self.merge({"data.path": path, "heldout_data": heldout})
-        return config.merge(
-            {"replay.store_path": absolute_store_path(self.replay.store_path), "experience": experience}
-        )
-
-    def _check_on_policy(self) -> None:
-        """Raise ConfigError if replay settings are set for an algorithm without replay."""
-        names = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
-        for name in names if self.algo.on_policy else ():
-            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(
-                    f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as "
-                    "set by algo.rollout, algo.batch_size and algo.epochs. Remove this option."
-                )
-
-    def _check_score_metric(self) -> None:
-        """Raise ConfigError if no evaluation can log the score metric."""
-        name = ScoreMetric.parse(self.score_metric).name
-        names = ["eval/score", "eval/success_rate"]
-        if name in names or name.startswith(("heldout/", "goal/", "estimate/", "eval/success_rate/")):
-            return  # the names of losses, estimates and tasks are known later
-        if name.startswith("eval/") and self.eval_env_config.log_info:
-            return
-        names = sorted({*names, *Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()})
-        if name not in names:
-            raise ConfigError(
-                f"score_metric = {self.score_metric}: evaluations do not log '{name}'. Choose one of "
-                f"{', '.join(names)}; env.log_info adds values of the environment's info."
-            )
-
-    def _check_actors(self) -> None:
-        """Raise ConfigError if another setting is incompatible with actors."""
-        scale, rows = getattr(self.algo, "reward_scale", None), self.replay.init_from
-        refused = {
-            f"algorithm = {self.name}: it learns only from rows of its current policy, and impala from earlier ones": (
-                self.algo.on_policy and not getattr(self.algo, "from_actors", False)
-            ),
-            f"learners = {self.learners}: rollouts arrive at each learner at other times": self.algo.on_policy
-            and self.learners > 1,
-            "experience = offline: actors collect rows, and this run collects none": self.offline,
-            f"pretrain_updates = {self.pretrain_updates}: with actors, use ratio_tolerance": self.pretrain_updates,
-            f"train_freq = {self.train_freq}: with actors, use ratio_tolerance": self.train_freq > 1,
-            "replay.sequential = True: rows of several actors do not form a single sequence": self.replay.sequential,
-            f"replay.init_from = {rows}: pass these rows as --data, with --experience mixed": rows,
-            "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)": isinstance(
-                scale, ReturnStd
-            )
-            and (self.actors > 1 or self.learners > 1),
-        }
-        if reason := next((reason for reason, is_set in refused.items() if is_set), ""):
-            raise ConfigError(f"actors = {self.actors}, {reason}. Remove one of the two options.")
-
-
-def _absolute(path: str) -> str:
-    fixed = "://" in path or path.startswith(("minari:", PREFIX, OBJECT))
-    return path if fixed else os.path.abspath(os.path.expanduser(path))

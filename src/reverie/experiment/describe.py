@@ -10,7 +10,7 @@ from reverie.core.hardware import available_memory
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.specs import GOAL, ObsSpec
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.config import replay_bytes
+from reverie.replay.build import replay_bytes
 from reverie.replay.sources import split_window
 
 

@@ -15,7 +15,8 @@ from reverie.core.hardware import choose_device
 from reverie.core.protocols import DeviceEnv, Env
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
-from reverie.envs.make import EnvLike, InstanceWrapper, MakeEnv, close_quietly, env_factory, make_gym, to_learnable_obs
+from reverie.envs.config import EnvLike, MakeEnv
+from reverie.envs.make import InstanceWrapper, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 

@@ -18,8 +18,9 @@ from reverie.core.logger import logger
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.specs import GOAL, ObsSpec
 from reverie.core.types import Step
+from reverie.envs.config import Env, MakeEnv
 from reverie.envs.goals import GOALS, GoalFunction, goal_spec_problem, is_goal_env
-from reverie.envs.make import Env, MakeEnv, make_gym
+from reverie.envs.make import make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.preprocess import Preprocessor, inspect_policy
 from reverie.replay.buffer import ReplayBuffer

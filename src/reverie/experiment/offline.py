@@ -24,7 +24,7 @@ from reverie.core.rows import Rows
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import EXTRAS, GOAL, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
-from reverie.datasets.dataset import RecordedEpisodes, open_recorded
+from reverie.datasets.dataset import RecordedEpisodes, build_dataset, open_recorded
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import Space, check_rewards, read_progress
 from reverie.envs.goals import add_goal_space
@@ -33,7 +33,7 @@ from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.experiment.goals import goal_recall, sample_goals
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.config import ScoreMetric
 
 NUM_HELDOUT_BATCHES = 4
 """Number of batches of held-out rows."""
@@ -140,8 +140,8 @@ def load_dataset(
     heldout = HeldoutEpisodes(config.fraction_held_out)
     with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
         parts = track_progress(recorded.parts(columns))
-        dataset = config.data.build(
-            recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
+        dataset = build_dataset(
+            config.data, recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
             scratch=scratch, parts=heldout.remove(parts) if heldout.fraction else parts,
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
@@ -293,8 +293,9 @@ def _build_heldout(
     chosen: dict[str, Any] = {}
     if parts is not None:
         chosen = {"parts": iter(parts), "num_rows": sum(len(part["is_first"]) for part in parts)}
-    dataset = config.data.build(
-        recorded, window=replace(algo.window, carries=False), seed=derived_seeds(config.seed)["evaluation"],
+    dataset = build_dataset(
+        config.data, recorded, window=replace(algo.window, carries=False),
+        seed=derived_seeds(config.seed)["evaluation"],
         extra_spec={} if isinstance(algo, Dreamer) else algo.extra_spec, scratch=scratch, **chosen,
     )  # fmt: skip
     _store_returns(dataset, algo)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +14,16 @@ import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config, algorithm_name, same_algorithm
-from reverie.core.config import Choice, Config, flatten, nest
-from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, did_you_mean, short_repr
+from reverie.core.config import flatten, list_flags, merge_fields, nest
+from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
-from reverie.core.logger import logger
-from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
-from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
-from reverie.datasets.in_memory import data_path
+from reverie.datasets.config import DatasetConfig, dataset_settings
+from reverie.datasets.data_path import data_path
 from reverie.datasets.ogbench import PREFIX, parse_name
-from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
+from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.suites import has_goal_tasks, suite_id
-from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.offline_presets import ogbench_settings
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import (
@@ -38,7 +35,7 @@ from reverie.experiment.presets import (
     preset_advice,
     preset_name,
 )
-from reverie.replay.persistent import absolute_store_path
+from reverie.experiment.rules import validate_config
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
     SCHEMA,
@@ -69,6 +66,8 @@ class Request:
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values by path of a setting, or nested: the highest layer."""
+    dataset_env: str | None = None
+    """Id of the environment that the dataset names, whose preset is taken if nothing else determines one."""
 
     @property
     def algorithm_name(self) -> str:
@@ -76,6 +75,11 @@ class Request:
         if isinstance(self.algorithm, str):
             return self.algorithm
         return self.algorithm.name if isinstance(self.algorithm, ExperimentConfig) else self.algorithm.algorithm
+
+    @property
+    def setting_names(self) -> set[str]:
+        """Paths of the settings that ``overrides`` set."""
+        return {*flatten(_expand_short_names(self.overrides))}
 
     @property
     def env_id(self) -> str | None:
@@ -90,21 +94,86 @@ class Layer(NamedTuple):
     """Begins the text of errors; "" for arguments and flags, whose errors name the setting alone."""
     values: Mapping[str, Any]
 
-    def apply(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Return ``config`` with these values; ConfigError names the source."""
+
+class Draft:
+    """The settings of a run while layers are merged, by name; one ``ExperimentConfig`` is made of them at the end."""
+
+    def __init__(self, fields: Mapping[str, Any], kind: type[ExperimentConfig] = ExperimentConfig) -> None:
+        self.fields: dict[str, Any] = dict(fields)
+        self.sources: dict[str, str] = {}
+        """The source of the layer that has set each of them last."""
+        self.kind = kind
+
+    def apply(self, values: Mapping[str, Any], source: str = "") -> Draft:
+        """Merge a layer, ``size`` first, and return the draft. Either update ratio replaces the other.
+
+        ConfigError names the ``source``.
+        """
+        values = dict(values)
         try:
-            return overlay(config, self.values)
+            if (size := values.pop("size", None)) is not None:
+                self.fields["algo"] = _with_size(self.fields["algo"], size)
+            if any(values.get(name) is not None for name in RATIOS):
+                self.fields |= dict.fromkeys(RATIOS)
+            changes = merge_fields(self.kind, self.fields, values)
         except ConfigError as error:
-            raise ConfigError(f"{self.source}: {error}" if self.source else str(error)) from None
+            raise _with_source(error, source) from None
+        self.fields |= changes
+        self.sources |= dict.fromkeys(changes, source)
+        return self
+
+    def build(self) -> ExperimentConfig:
+        """Return the settings; ConfigError if some clash names the layer that has set the first of them."""
+        try:
+            return self.kind(**self.fields)
+        except ConfigError as error:
+            name = re.split(r"\W", str(error), maxsplit=1)[0]
+            raise _with_source(error, self.sources.get(name, "")) from None
+
+
+RATIOS = ("replay_ratio", "train_ratio")
+"""Two units of the same quantity."""
+
+
+def _with_source(error: ConfigError, source: str) -> ConfigError:
+    return ConfigError(f"{source}: {error}" if source else str(error))
+
+
+def _with_size(algo: AlgorithmConfig, size: str) -> AlgorithmConfig:
+    """Return ``algo`` with the widths of a named size; ConfigError if there is none of this name."""
+    module = importlib.import_module(type(algo).__module__)
+    if not hasattr(module, "with_size"):
+        raise ConfigError(f"size = '{size}': {algorithm_name(type(algo))} has no named sizes.")
+    sized: AlgorithmConfig = module.with_size(size, algo)
+    return sized
 
 
 def resolve(request: Request) -> ExperimentConfig:
-    """Return the settings of a run: merge all layers, open the dataset if nothing names an environment, and check.
+    """Return the settings of a run: merge all layers, and check. Opens nothing: see ``resolve_with_data``.
 
     Raises:
         ConfigError: settings contradict each other, or nothing names an environment or data.
     """
-    return complete(merge_layers(request), request)
+    return validate_config(check_request(merge_layers(request), request))
+
+
+def check_request(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
+    """Return the merged settings ``config`` of ``request``; ConfigError if they do not fit it, or some are missing.
+
+    ``flags``: paths of settings that flags set, besides the overrides.
+    """
+    if not isinstance(request.algorithm, ExperimentConfig):
+        if question := missing_input_question(request, config):
+            raise ConfigError(question)
+        _check_length(config, request.setting_names | {*flags})
+    elif config.offline and config.env.id == EnvConfig().id and request.env is None:
+        config = config.merge({"env.id": DATASET_ENV})
+    if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
+        raise ConfigError(
+            f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
+            "function that creates environments instead of the instance."
+        )
+    return config
 
 
 def merge_layers(request: Request) -> ExperimentConfig:
@@ -113,44 +182,21 @@ def merge_layers(request: Request) -> ExperimentConfig:
     if isinstance(request.algorithm, ExperimentConfig):
         _check_no_lower_layers(request)
     overrides = _expand_short_names(request.overrides)
-    files = [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
-    config = _with_preset(request, files, overrides)
-    preset = config.preset
+    files = _read_files(request)
+    draft = _draft_below_files(request, files, overrides)
+    preset = draft.fields["preset"]
     for layer in files:
-        config = layer.apply(config)
+        draft.apply(layer.values, layer.source)
     if isinstance(request.algorithm, AlgorithmConfig):
-        config = config.merge({"algo": request.algorithm})
+        draft.apply({"algo": request.algorithm})
     if isinstance(options := overrides.get("env"), EnvConfig) and options.id == EnvConfig().id:
-        overrides["env"] = options.replace("id", request.env_id or config.env.id)
+        overrides["env"] = options.replace("id", request.env_id or draft.fields["env"].id)
     values: dict[str, Any] = {"size": request.size} | ({} if request.env_id is None else {"env.id": request.env_id})
     if isinstance(request.env, gymnasium.Env):
         values |= {"env.num": 1, "env.vectorization": "sync"}  # presets may set several
     values["preset"] = preset  # its full name; a file may call it cpu
-    _check_argument_names(overrides, config)
-    return Layer("", overrides).apply(Layer("", values).apply(config))
-
-
-def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request`` with the dataset's environment; ConfigError if they clash.
-
-    ``flags``: paths of settings that flags set, besides the overrides.
-    """
-    names = {*flags, *flatten(_expand_short_names(request.overrides))}
-    if not isinstance(request.algorithm, ExperimentConfig):
-        if question := missing_input_question(request, config):
-            raise ConfigError(question)
-        _check_length(config, names)
-    if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
-        raise ConfigError(
-            f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
-            "function that creates environments instead of the instance."
-        )
-    if isinstance(request.algorithm, ExperimentConfig) and config.offline and config.env.id == EnvConfig().id:
-        config = config if request.env is not None else config.merge({"env.id": DATASET_ENV})
-    config = with_dataset_env(config, request.env, request.run)
-    is_default = config.score_metric == ExperimentConfig.score_metric and "score_metric" not in names
-    by_success = is_default and config.eval_episodes > 0 and has_goal_tasks(config.eval_env_config.id)
-    return config.merge({"score_metric": "eval/success_rate"}) if by_success else config
+    _check_argument_names(overrides, draft)
+    return draft.apply(values).apply(overrides).build()
 
 
 def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
@@ -168,12 +214,11 @@ def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
         )
 
 
-def _check_argument_names(overrides: Mapping[str, Any], config: ExperimentConfig) -> None:
+def _check_argument_names(overrides: Mapping[str, Any], draft: Draft) -> None:
     """Raise ConfigError if an argument is neither a setting nor the path of one."""
-    known = {spec.name for spec in fields(config)}
     for name, value in overrides.items():
-        if name.partition(".")[0] not in known:
-            choices = [*config.flags(), "envs", "size", "run"]
+        if name.partition(".")[0] not in draft.fields:
+            choices = [*list_flags(draft.fields), "envs", "size", "run"]
             raise ConfigError(f"unknown argument {name}.{advise(name, choices, as_argument, value)}")
 
 
@@ -199,50 +244,55 @@ def _expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- the lowest layers: preset, or saved run
 
 
-def default_config(algorithm: str) -> ExperimentConfig:
+def _draft_algorithm(name: str) -> Draft:
     """Return the defaults of an algorithm, without a preset."""
-    algo = algorithm_config(algorithm)()
-    assert isinstance(algo, AlgorithmConfig)
-    return ExperimentConfig(algo=algo)
+    own = {spec.name: spec for spec in fields(ExperimentConfig) if spec.name != "algo"}
+    defaults = {
+        name: spec.default if spec.default_factory is MISSING else spec.default_factory() for name, spec in own.items()
+    }
+    return Draft(defaults | {"algo": algorithm_config(name)()})
 
 
-def make_preset(name: str, steps: int | None = None, updates: int | None = None) -> ExperimentConfig:
-    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``, for a run of this length; None: its number.
+def make_preset(name: str) -> ExperimentConfig:
+    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``."""
+    return _draft_preset(name).build()
+
+
+def _draft_preset(name: str, length: Mapping[str, Any] | None = None) -> Draft:
+    """Return the settings of a preset for a run of this ``length``, its steps or updates.
 
     Besides the formulas of the preset, learning starts, and random actions end, within a quarter of the run.
     """
     plain = name.removesuffix(CPU_SUFFIX)
     preset = TABLE[plain]
-    config = overlay(default_config(preset.algorithm), preset.settings | {"preset": name})
-    config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
-    config = config if steps is None else config.merge({"steps": steps})
-    config = config if updates is None else config.merge({"updates": updates})
-    config = config if preset.from_updates is None else overlay(config, preset.from_updates(config.updates))
-    return overlay(config, _settings_from_steps(config, preset.from_steps))
+    draft = _draft_algorithm(preset.algorithm).apply(preset.settings | {"preset": name})
+    draft.apply(ON_CPU.get(plain, {}) if name != plain else {}).apply(length or {})
+    if preset.from_updates is not None:
+        draft.apply(preset.from_updates(draft.fields["updates"]))
+    return draft.apply(_settings_from_steps(draft, preset.from_steps))
 
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(make_preset, name) for name in TABLE}
 """A function for each preset that returns its settings."""
 
 
-def _settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Settings] | None = None) -> Settings:
-    """Return the settings that follow the env steps of a run with the preset ``config``, by its own formulas first."""
-    limit, names = max(1, config.steps // 4), ("learning_starts", "random_steps")
-    values = {} if from_steps is None else from_steps(config.steps)
-    if config.algo.on_policy:
+def _settings_from_steps(draft: Draft, from_steps: Callable[[int], Settings] | None = None) -> Settings:
+    """Return the settings that follow the env steps of a run with the preset ``draft``, by its own formulas first."""
+    steps = draft.fields["steps"]
+    limit, names = max(1, steps // 4), ("learning_starts", "random_steps")
+    values = {} if from_steps is None else from_steps(steps)
+    if draft.fields["algo"].on_policy:
         return values
-    return values | {name: min(values.get(name, getattr(config, name)), limit) for name in names}
+    return values | {name: min(values.get(name, draft.fields[name]), limit) for name in names}
 
 
-def _fit_envs(
-    config: ExperimentConfig, request: Request, layers: Sequence[Mapping[str, Any]]
-) -> ExperimentConfig:  # fmt: skip
-    """Return the preset ``config`` for the number of environments that ``layers`` name, unless they size rollouts."""
+def _fit_envs(draft: Draft, request: Request, layers: Sequence[Mapping[str, Any]]) -> None:
+    """Change the preset ``draft`` for the number of environments that ``layers`` name, unless they size rollouts."""
     values = {name: value for layer in layers for name, value in flatten(_plain_env(layer)).items()}
-    num = 1 if isinstance(request.env, gymnasium.Env) else values.get("env.num", config.env.num)
-    if not isinstance(num, int) or num < 1 or {"algo.rollout", "algo.batch_size", "algo.batch_length"} & {*values}:
-        return config
-    return config.merge({"algo": config.algo.with_envs(config.env.num, num)})
+    before, algo = draft.fields["env"].num, draft.fields["algo"]
+    num = 1 if isinstance(request.env, gymnasium.Env) else values.get("env.num", before)
+    if isinstance(num, int) and num >= 1 and not {"algo.rollout", "algo.batch_size", "algo.batch_length"} & {*values}:
+        draft.fields["algo"] = algo.with_envs(before, num)
 
 
 def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,35 +300,36 @@ def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "env": env.to_dict()} if isinstance(env, EnvConfig) else dict(values)
 
 
-def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
+def _draft_below_files(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> Draft:
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
-        return request.algorithm
+        return Draft(request.algorithm.fields(), type(request.algorithm))
     layers = [*(layer.values for layer in files), overrides, {"preset": request.preset}]
     names = ("preset", "device", "steps", "updates")
     chosen = {name: value for layer in layers for name in names if (value := layer.get(name))}
     if (saved := _saved_run_layer(request, files, chosen.get("preset"))) is not None:
-        return saved.apply(default_config(request.algorithm_name))
+        return _draft_algorithm(request.algorithm_name).apply(saved.values, saved.source)
     if isinstance(request.algorithm, AlgorithmConfig):
         _check_no_algorithm_settings(files)
     chosen = _recorded_preset(request) | chosen
-    named = [name for layer in files if (name := _env_of_settings(layer.values)) is not None]
-    env, data = request.env_id or (named[-1] if named else None), _data_settings(files, overrides)
+    env, data = _named_env(request, files), _data_settings(files, overrides)
     env_of_preset = None if env == NO_ENV else env
-    if data.path and "preset" not in chosen and env_of_preset is None:
-        env_of_preset = _dataset_env_id(data)
+    if data.path and env_of_preset is None:
+        env_of_preset = request.dataset_env
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
+    length: dict[str, Any] = {name: chosen[name] for name in ("steps", "updates") if name in chosen}
     if name is not None:
-        config = make_preset(name, chosen.get("steps"), chosen.get("updates"))
+        draft = _draft_preset(name, length)
         if chosen.get("preset") in (None, "cpu"):
-            config = overlay(config, ogbench_settings(config.algo.algorithm, _ogbench_name(data, env)))
+            draft.apply(ogbench_settings(draft.fields["algo"].algorithm, _ogbench_name(data, env)))
     else:
-        config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
-        config = config.merge(_settings_from_steps(config))
-    config = _fit_envs(config, request, [*(layer.values for layer in files), overrides])
+        length.pop("updates", None)
+        draft = _draft_algorithm(request.algorithm_name).apply(length)
+        draft.apply(_settings_from_steps(draft))
+    _fit_envs(draft, request, [*(layer.values for layer in files), overrides])
     if request.env is not None and not isinstance(request.env, str):
-        config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
-    return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
+        draft.apply({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
+    return draft.apply({"env.id": DATASET_ENV}) if data.path and env is None else draft
 
 
 def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: str) -> str | None:
@@ -337,11 +388,11 @@ def _saved_run_layer(request: Request, files: Sequence[Layer], preset: str | Non
     saved = read_saved_config(folder.path, path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
         return None
-    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
-    env = request.env_id or (named[-1] if named else str(saved.experiment.get("env", {}).get("id", "")))
+    named = _named_env(request, files)
+    env = str(saved.experiment.get("env", {}).get("id", "")) if named is None else named
     if preset and _choose_preset(request.algorithm_name, env, preset, "auto") != saved.experiment.get("preset"):
         return None
-    check_module_names(saved, f"the run {request.run}", *(["env"] if request.env is not None or named else []))
+    check_module_names(saved, f"the run {request.run}", *([] if named is None else ["env"]))
     check_locations(saved.experiment, path, folder.path)
     return Layer(str(path), saved.experiment)
 
@@ -358,17 +409,8 @@ def _recorded_preset(request: Request) -> dict[str, Any]:
 # ---------------------------------------------------------------- files and values
 
 
-def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with ``values`` applied, ``size`` first. Either update ratio replaces the other."""
-    values = dict(values)
-    if (size := values.pop("size", None)) is not None:
-        module = importlib.import_module(type(config.algo).__module__)
-        if not hasattr(module, "with_size"):
-            raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
-        config = config.merge({"algo": module.with_size(size, config.algo)})
-    if any(values.get(name) is not None for name in ("replay_ratio", "train_ratio")):
-        config = config.merge({"replay_ratio": None, "train_ratio": None})
-    return config.merge(values)
+def _read_files(request: Request) -> list[Layer]:
+    return [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
 
 
 def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
@@ -427,13 +469,30 @@ def _env_of_settings(values: Mapping[str, Any]) -> str | None:
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
+def _named_env(request: Request, files: Sequence[Layer]) -> str | None:
+    """Return the id of the environment that the arguments name, or else the last file that names one; None if none."""
+    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
+    return request.env_id or (named[-1] if named else None)
+
+
 def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
     """Return the settings of the dataset in the layers above the preset; presets have none."""
-    config = ExperimentConfig()
+    draft = Draft({"data": DatasetConfig()})
     for source, values in (*files, Layer("", overrides)):
-        of_data = {name: value for name, value in values.items() if name.partition(".")[0] == "data"}
-        config = Layer(source, of_data).apply(config)
-    return config.data
+        draft.apply({name: value for name, value in values.items() if name.partition(".")[0] == "data"}, source)
+    data: DatasetConfig = draft.fields["data"]
+    return data
+
+
+def find_preset_dataset(request: Request) -> DatasetConfig | None:
+    """Return the dataset whose environment determines the preset; None if there is none, or the user names another."""
+    if isinstance(request.algorithm, ExperimentConfig):
+        return None
+    files, overrides = _read_files(request), _expand_short_names(request.overrides)
+    data = _data_settings(files, overrides)
+    names_preset = request.preset or any(layer.get("preset") for layer in (*(x.values for x in files), overrides))
+    names_env = _named_env(request, files) not in (None, NO_ENV)
+    return None if names_preset or names_env or not data.path or _recorded_preset(request) else data
 
 
 def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
@@ -471,120 +530,3 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
         f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`, in Python "
         f"reverie.train('{algorithm}', '{first_env}')."
     )
-
-
-# ---------------------------------------------------------------- the dataset's environment
-
-
-def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: Path | None = None) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in: an offline run is evaluated in the dataset's environment.
-
-    ``env``: an environment passed from Python. ``run``: the run folder. A run there keeps its environment unless
-    another is named.
-    """
-    config = config.validate()
-    if not config.offline or (env is not None and not isinstance(env, str)):
-        return config
-    if run is not None and RunFolder.from_path(run).config.is_file() and config.env.id == DATASET_ENV:
-        before = read_saved_config(RunFolder.from_path(run).path).experiment
-        check_module_names(SavedConfig(algorithm="", experiment={"env": before["env"]}), "the run")
-        config = config.merge({"env": dict(before["env"])})
-    if config.env.id != DATASET_ENV:
-        return config.merge(WITHOUT_ENV) if config.env.id == NO_ENV else config
-    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
-        info = recorded.about
-    if not info.env:
-        logger.info("no evaluations: the dataset does not name its environment. Pass --env ID to evaluate in one")
-        return config.merge(WITHOUT_ENV)
-    try:
-        env_config = dataset_env_config(info, config.env)
-        close_quietly(make_dataset_env(info, config.env))
-    except EnvError as error:
-        logger.info(f"no evaluations: {error}")
-        return config.merge(WITHOUT_ENV)
-    return config.merge({"env": env_config.to_dict()})
-
-
-def _dataset_env_id(data: DatasetConfig) -> str:
-    """Return the environment id that a dataset names.
-
-    "" if it names none or cannot be read (reading it reports why).
-    """
-    from reverie.datasets.format_detection import open_reader  # imports all readers
-
-    try:
-        with open_reader(data.path, data) as reader:
-            return reader.env_id()
-    except ReverieError:
-        return ""
-
-
-# ---------------------------------------------------------------- what a run saves, and keeps when it continues
-
-
-def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> SavedConfig:
-    """Return the content of config.yaml, with names (``module:name``) of the objects that a file cannot contain."""
-    envs = {"env": env, "eval_env": eval_env}
-    objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
-    custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
-    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
-    return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
-
-
-def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
-    """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
-    if value is None or (isinstance(value, Choice) and value.is_importable()):
-        return {}  # a file contains its kind and its values
-    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
-        return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
-    if not isinstance(value, Config):
-        return {}
-    out: dict[str, str] = {}
-    for name in value.__dataclass_fields__:
-        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
-    return out
-
-
-def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the settings with which the run in ``path`` has begun, and which stay when it continues with ``config``.
-
-    RunError if ``config`` differs from them, or has another kind of experience than ``before``, the run's settings so
-    far: a checkpoint contains positions in the replay, in the dataset or in both, and cannot switch between these.
-    """
-    initial = {
-        "init_from": before.get("init_from"),
-        "replay.init_from": tuple(before.get("replay", {}).get("init_from", ())),
-    }
-    initial["init_modules"] = before.get("init_modules", ())
-    current = {
-        "init_from": config.init_from,
-        "replay.init_from": config.replay.init_from,
-        "init_modules": config.init_modules,
-    }
-    for name, value in current.items():
-        if value and _absolute_locations(value) != _absolute_locations(initial[name]):
-            raise RunError(
-                f"{name} = {value!r} applies only to a new run, but {path} started with {name} = {initial[name]!r}. "
-                "Remove this option to continue that run, or choose another --run to start a new one."
-            )
-    learned = {name: before[name] for name in ("experience", "data") if name in before}
-    check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
-    was = config.merge(learned)
-    if was.offline != config.offline or (config.offline_fraction and not was.offline_fraction):
-        kinds = "a dataset alone" if was.offline else "a dataset and collected rows"
-        raise RunError(
-            f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
-            f"continues. To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
-        )
-    if bool(config.actors) != bool(before.get("actors", 0)):
-        raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
-            f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
-        )
-    return initial
-
-
-def _absolute_locations(locations: Any) -> list[str]:
-    """Return one or several paths or URLs as absolute locations; [] for None."""
-    paths = [locations] if isinstance(locations, str) else locations or ()
-    return [absolute_store_path(path) for path in paths]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.core.specs import GOAL, ActionSpec, ObsPart, ObsSpec, num_classes_per_choice, num_continuous
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import CategoricalActor
+from reverie.nn.actors import CategoricalActor
 from reverie.nn.network import Network, NetworkConfig
 from reverie.nn.normals import DiagonalNormal
 from reverie.objectives.goals import interval_distance

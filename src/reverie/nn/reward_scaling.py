@@ -30,6 +30,9 @@ from reverie.nn.normalization import (
 class RewardScale(Choice):
     """Scaling of the rewards for learning."""
 
+    follows_returns: ClassVar[bool] = False
+    """Whether it follows the returns of the rows so far, which come in the order of one collector."""
+
 
 @dataclass(frozen=True)
 class Factor(RewardScale):
@@ -66,6 +69,8 @@ class ReturnStd(RewardScale):
 
     The return of a row is the discounted sum of its episode's rewards so far, G <- r + gamma G, 0 at the first row.
     """
+
+    follows_returns: ClassVar[bool] = True
 
     clip: Annotated[float | None, Above(0)] = 10.0
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""

@@ -6,18 +6,15 @@ It also registers new rows with ``FirstFlags``, ``Windows`` and the samplers (in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.bounds import AtLeast
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
-from reverie.replay.prioritized import PrioritizedSampler, PriorityConfig
+from reverie.replay.config import BatchSamplerConfig
+from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.samplers import (
     EpisodeEndSampler,
     OnlineQueue,
@@ -28,78 +25,6 @@ from reverie.replay.samplers import (
 )
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, Windows
-
-
-@dataclass(frozen=True, kw_only=True)
-class FractionsConfig(Config):
-    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalized to sum to 1."""
-
-    uniform: Annotated[float, AtLeast(0)] = 1.0
-    """Fraction drawn uniformly."""
-    priority: Annotated[float, AtLeast(0)] = 0.0
-    """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
-    recency: Annotated[float, AtLeast(0)] = 0.0
-    """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
-    episode_ends: Annotated[float, AtLeast(0)] = 0.0
-    """Fraction drawn with a preference for ends of episodes."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.normalize():
-            raise ConfigError(f"replay.fractions = {self.to_dict()}: all are 0. Set at least one above 0.")
-
-    def normalize(self) -> dict[str, float]:
-        """Return the fractions above 0, normalized to sum to 1."""
-        values = self.to_dict()
-        return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSamplerConfig(Config):
-    """How the windows of a batch are chosen."""
-
-    online_queue: bool = True
-    """Sample every newly collected window once, before windows drawn at random. No effect with `sequential`."""
-    fractions: FractionsConfig = field(default_factory=FractionsConfig)
-    """Fractions of all other windows that each way of sampling draws."""
-    priority: PriorityConfig = field(default_factory=PriorityConfig)
-    """Settings of prioritized sampling."""
-    recency_exponent: Annotated[float, AtLeast(0)] = 1.0
-    """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
-    sequential: bool = False
-    """Read whole episodes in order and carry the state from window to window (truncated backpropagation through time),
-    instead of `fractions` and the online queue."""
-    reset_interval: Annotated[int, AtLeast(0)] = 0
-    """With `sequential` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
-    window of T rows with probability T / (2 reset_interval); 0: never."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sequential and self.fractions.normalize() != {"uniform": 1.0}:
-            fractions = self.fractions.to_dict()
-            raise ConfigError(
-                f"replay.sequential = True, replay.fractions = {fractions}: whole episodes are read in order, "
-                "so no fractions apply. Set only one of the two."
-            )
-
-    def check(self, window: Window) -> None:
-        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
-        if self.sequential and window.context == window.num_free_rows and not window.carries:
-            raise ConfigError(
-                "replay.sequential = True, but the algorithm's windows have no context rows to carry state: expected "
-                "algo.replay_context of 1 or more, algo.carry_state = True, or another algorithm that carries state."
-            )
-        if window.carries and not self.sequential:
-            raise ConfigError(
-                "algo.carry_state = True, but the next batch does not continue where the last one ended: set "
-                "replay.sequential = True as well."
-            )
-        if self.fractions.priority and not window.has_priorities:
-            raise ConfigError(
-                f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
-                "so all windows would have the same probability: expected 0, or an algorithm with a critic or a world "
-                "model."
-            )
 
 
 class BatchSampler:

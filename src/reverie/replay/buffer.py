@@ -15,7 +15,8 @@ from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, IS_INTERVENTION, LATE_COLUMNS, VERSION_COLUMN
 from reverie.core.types import Batch, SharedBatch, State, Step, Update, Window, count_set, no_flags
-from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
+from reverie.replay.batch_sampler import BatchSampler
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.goals import GOALS, GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
 from reverie.replay.sources import Feedback

@@ -1,26 +1,63 @@
-"""Settings of the replay: its capacity and storage, and whether learning can start with them."""
+"""Settings of the replay, of how it is sampled, and of where the rows that a run learns from come from."""
 
 from __future__ import annotations
 
+import os
 import re
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from reverie.core.columns import row_columns
-from reverie.core.errors import ConfigError
-from reverie.core.hardware import available_memory
-from reverie.core.protocols import DeviceEnv
-from reverie.core.specs import VERSION_COLUMN, ActionSpec, ColumnSpec, ObsSpec
+import numpy as np
+
+from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.types import Window
-from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.hindsight import Hindsight
-from reverie.replay.rollout import DeviceRollout, RolloutBuffer, RolloutQueue, check_rollout, rollout_rows
-from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
+
+
+@dataclass(frozen=True)
+class Experience(Choice):
+    """The source of the rows that a run learns from."""
+
+    recorded: ClassVar[float]
+    """Fraction of each batch that comes from a dataset, in [0, 1]."""
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+@dataclass(frozen=True)
+class Online(Experience):
+    """Online RL: all rows are collected during the run."""
+
+    recorded: ClassVar[float] = 0.0
+
+
+@dataclass(frozen=True)
+class Offline(Experience):
+    """Offline RL: all rows come from a dataset."""
+
+    recorded: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Mixed(Experience):
+    """Both: a fraction of each batch comes from a dataset, the rest is collected during the run."""
+
+    part: Annotated[float, Within("(0, 1)")] = 0.5
+    """Fraction of each batch that comes from a dataset, in (0, 1), rounded to whole windows."""
+
+    @property
+    def recorded(self) -> float:  # type: ignore[override]  # a constant of the others
+        """Fraction of each batch that comes from a dataset."""
+        return self.part
+
+
+def experience_from_fraction(share: float) -> Experience:
+    """Return the experience with this fraction of offline rows, in [0, 1]."""
+    return Online() if share == 0 else Offline() if share == 1 else Mixed(share)
+
 
 UNIT_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
@@ -45,6 +82,136 @@ def parse_size(value: int | str, name: str) -> Size:
             "at least 1 and a whole number of rows."
         )
     return Size(int(amount), bool(is_bytes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorityConfig(Config):
+    """Prioritized replay, for the fraction of windows given by ``fractions.priority``."""
+
+    alpha: Annotated[float, AtLeast(0)] = 0.6
+    """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""
+    beta: Annotated[float, Within("[0, 1]")] = 0.4
+    """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
+    beta_end: Annotated[float, Within("[0, 1]")] = 1.0
+    """Final exponent of the importance weights, in [0, 1]."""
+    beta_anneal_windows: Annotated[int, AtLeast(0)] = 10_000_000
+    """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
+    epsilon: Annotated[float, Above(0)] = 1e-6
+    """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FractionsConfig(Config):
+    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalized to sum to 1."""
+
+    uniform: Annotated[float, AtLeast(0)] = 1.0
+    """Fraction drawn uniformly."""
+    priority: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
+    recency: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
+    episode_ends: Annotated[float, AtLeast(0)] = 0.0
+    """Fraction drawn with a preference for ends of episodes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.normalize():
+            raise ConfigError(f"replay.fractions = {self.to_dict()}: all are 0. Set at least one above 0.")
+
+    def normalize(self) -> dict[str, float]:
+        """Return the fractions above 0, normalized to sum to 1."""
+        values = self.to_dict()
+        return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSamplerConfig(Config):
+    """How the windows of a batch are chosen."""
+
+    online_queue: bool = True
+    """Sample every newly collected window once, before windows drawn at random. No effect with `sequential`."""
+    fractions: FractionsConfig = field(default_factory=FractionsConfig)
+    """Fractions of all other windows that each way of sampling draws."""
+    priority: PriorityConfig = field(default_factory=PriorityConfig)
+    """Settings of prioritized sampling."""
+    recency_exponent: Annotated[float, AtLeast(0)] = 1.0
+    """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
+    sequential: bool = False
+    """Read whole episodes in order and carry the state from window to window (truncated backpropagation through time),
+    instead of `fractions` and the online queue."""
+    reset_interval: Annotated[int, AtLeast(0)] = 0
+    """With `sequential` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
+    window of T rows with probability T / (2 reset_interval); 0: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sequential and self.fractions.normalize() != {"uniform": 1.0}:
+            fractions = self.fractions.to_dict()
+            raise ConfigError(
+                f"replay.sequential = True, replay.fractions = {fractions}: whole episodes are read in order, "
+                "so no fractions apply. Set only one of the two."
+            )
+
+    def check(self, window: Window) -> None:
+        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
+        if self.sequential and window.context == window.num_free_rows and not window.carries:
+            raise ConfigError(
+                "replay.sequential = True, but the algorithm's windows have no context rows to carry state: expected "
+                "algo.replay_context of 1 or more, algo.carry_state = True, or another algorithm that carries state."
+            )
+        if window.carries and not self.sequential:
+            raise ConfigError(
+                "algo.carry_state = True, but the next batch does not continue where the last one ended: set "
+                "replay.sequential = True as well."
+            )
+        if self.fractions.priority and not window.has_priorities:
+            raise ConfigError(
+                f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
+                "so all windows would have the same probability: expected 0, or an algorithm with a critic or a world "
+                "model."
+            )
+
+
+@dataclass(frozen=True)
+class Hindsight(Choice):
+    """The rows of an episode whose achieved goals can replace its desired goal."""
+
+    share: Annotated[float, Within("(0, 1]")] = 0.8
+    """Fraction of the windows that get another goal: k / (k + 1) for the paper's k, so 0.8 is k = 4."""
+    reward: str = ""
+    """Function `module:function` of the achieved goal, the desired goal and the info, as arrays of many rows; it
+    returns their rewards. Empty: the environment's compute_reward."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a row ``[R]`` of each of R episodes.
+
+        Their stored rows are ``begin`` to ``end`` ``[R]``. ``row`` ``[R]``, before ``end``, is the first learned row.
+        """
+        raise missing_method_error(self, "draw_rows")
+
+
+@dataclass(frozen=True)
+class Future(Hindsight):
+    """Any row after the first row that is learned from."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return rng.integers(row + 1, end + 1)
+
+
+@dataclass(frozen=True)
+class Final(Hindsight):
+    """The newest row of the episode."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return end
+
+
+@dataclass(frozen=True)
+class Episode(Hindsight):
+    """Any row of the episode to which an action led."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return rng.integers(begin + 1, end + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,90 +256,7 @@ class ReplayConfig(BatchSamplerConfig):
         size = parse_size(self.capacity, "replay.capacity")
         return int(size.amount // bytes_per_row) if size.is_bytes else size.amount
 
-    def build(
-        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, ColumnSpec], num_envs: int,
-        window: Window, seed: int, max_rows: int | None = None, scratch: Path | None = None, versions: bool = False,
-    ) -> ReplayBuffer:  # fmt: skip
-        """Return a replay of ``num_envs`` streams that samples batches of ``window``; each stream fits one window.
 
-        Memory is allocated for ``max_rows`` rows in total, if that is less than the capacity. Memory-mapped files are
-        in ``scratch``, or in the folder for temporary files. With ``versions``, rows contain the policy's version.
-        """
-        columns = row_columns(obs_spec, action_spec, extra_spec)
-        if window.rollout:
-            check_rollout(self, window, num_envs)
-            columns |= {VERSION_COLUMN: ColumnSpec((), "int32")} if versions else {}
-            kind = RolloutQueue if window.queued else RolloutBuffer
-            return kind(storage_on("cpu", columns, num_envs, rollout_rows(window, num_envs)), window, seed=seed)
-        columns |= {VERSION_COLUMN: ColumnSpec((), "int32")} if versions else {}
-        rows = self.capacity_rows(row_nbytes(columns))
-        self.check(window)
-        capacity = (rows if max_rows is None else min(rows, max_rows)) // num_envs
-        per_stream = max(window.rows, capacity + window.num_free_rows)  # as many windows as without free rows in front
-        storage: Storage
-        if self.storage == "mmap":
-            storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
-        else:
-            storage = storage_on(self.device, columns, num_envs, per_stream)
-        return ReplayBuffer(storage, window, seed=seed, config=self)
-
-
-def build_device_rollout(
-    config: ReplayConfig, env: DeviceEnv, extra_spec: Mapping[str, ColumnSpec], window: Window, seed: int
-) -> DeviceRollout:
-    """Return the rollout of environments on a device; ConfigError if a setting has no meaning there."""
-    if config.store_path not in ("auto", "none"):
-        raise ConfigError(
-            f"replay.store_path = {config.store_path!r}: rows of environments on a device are not stored. Remove it."
-        )
-    check_rollout(config, window, env.num_envs)
-    return DeviceRollout(
-        row_columns(env.obs_spec, env.action_spec, extra_spec), env.num_envs, window, env.device, seed=seed
-    )
-
-
-def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
-    """Return the maximum number of rows of ``steps`` env steps: two per step; None if the initial rows are unknown."""
-    return None if config.init_from else 2 * steps + num_envs
-
-
-def check_capacity(config: ReplayConfig, replay: ReplayBuffer, learning_starts: int) -> None:
-    """Raise ConfigError if the replay can never contain ``learning_starts`` windows; rollouts do not wait for them."""
-    if replay.window.rollout:
-        return
-    rows, streams = config.capacity_rows(_bytes_per_row(replay)), replay.storage.streams
-    length = replay.window.rows - replay.window.num_free_rows
-    offered = max(0, rows // streams - length + 1) * streams
-    if learning_starts > offered:
-        raise ConfigError(
-            f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} "
-            f"({rows} rows) over {streams} envs holds at most {offered} windows of {length} rows, so "
-            "learning would never start. Lower learning_starts or raise replay.capacity."
-        )
-
-
-def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None:
-    """Raise ConfigError if the rows of ``steps`` env steps do not fit into memory."""
-    if config.device != "cpu" or config.storage != "ram":  # those storages check themselves
-        return
-    needed, free = replay_bytes(config, replay, steps), available_memory()
-    if free is not None and needed > free:
-        per_row = _bytes_per_row(replay)
-        raise ConfigError(
-            f"replay.capacity = {config.capacity}: {config.capacity_rows(per_row)} rows of {per_row:,.0f} bytes "
-            f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
-            f"{int(free * 0.8 / per_row)}, or use replay.storage = 'mmap', smaller observations or smaller networks."
-        )
-
-
-def replay_bytes(config: ReplayConfig, replay: ReplayBuffer | DeviceRollout, steps: int) -> int:
-    """Return the bytes that ``steps`` env steps will really take: memory without rows is never touched."""
-    if isinstance(replay, DeviceRollout):
-        return replay.nbytes
-    slots = replay.storage.streams * replay.storage.capacity
-    return int(_bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
-
-
-def _bytes_per_row(replay: ReplayBuffer) -> float:
-    """Return the bytes of one row."""
-    return replay.nbytes / (replay.storage.streams * replay.storage.capacity)
+def absolute_store_path(store: str) -> str:
+    """Return ``replay.store_path`` as an absolute path, so that the working directory of a process does not matter."""
+    return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))

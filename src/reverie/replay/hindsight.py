@@ -16,20 +16,17 @@ that no transition begins there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.bounds import Within
 from reverie.core.columns import as_numpy
-from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.errors import ConfigError
 from reverie.core.logger import logger
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, MASK_KEY
 from reverie.core.types import State, Window
+from reverie.replay.config import Hindsight
 from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.storage import Storage
 
@@ -44,48 +41,6 @@ TOLERANCE = 1e-4
 """Relative and absolute tolerance for equal rewards: stored goals are rounded to float32."""
 MAX_DIFFERENT = 0.01
 """Largest fraction of rewards that may differ: rounded goals may lie on the other side of a threshold."""
-
-
-@dataclass(frozen=True)
-class Hindsight(Choice):
-    """The rows of an episode whose achieved goals can replace its desired goal."""
-
-    share: Annotated[float, Within("(0, 1]")] = 0.8
-    """Fraction of the windows that get another goal: k / (k + 1) for the paper's k, so 0.8 is k = 4."""
-    reward: str = ""
-    """Function `module:function` of the achieved goal, the desired goal and the info, as arrays of many rows; it
-    returns their rewards. Empty: the environment's compute_reward."""
-
-    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a row ``[R]`` of each of R episodes.
-
-        Their stored rows are ``begin`` to ``end`` ``[R]``. ``row`` ``[R]``, before ``end``, is the first learned row.
-        """
-        raise missing_method_error(self, "draw_rows")
-
-
-@dataclass(frozen=True)
-class Future(Hindsight):
-    """Any row after the first row that is learned from."""
-
-    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
-        return rng.integers(row + 1, end + 1)
-
-
-@dataclass(frozen=True)
-class Final(Hindsight):
-    """The newest row of the episode."""
-
-    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
-        return end
-
-
-@dataclass(frozen=True)
-class Episode(Hindsight):
-    """Any row of the episode to which an action led."""
-
-    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
-        return rng.integers(begin + 1, end + 1)
 
 
 class GoalRelabeler:

@@ -21,7 +21,6 @@ episodes. Otherwise latents start as zeros and environments start new episodes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ from reverie.core.logger import logger
 from reverie.core.specs import EXTRAS, IS_INTERVENTION, LATE_COLUMNS
 from reverie.core.types import State
 from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.config import ReplayConfig, parse_size
+from reverie.replay.config import ReplayConfig, absolute_store_path, parse_size
 from reverie.replay.storage import Storage
 from reverie.store.segment import Segment, SegmentRange
 from reverie.store.store import ReplayStore
@@ -65,11 +64,6 @@ class LocatedRows(NamedTuple):
         """Return how many rows of each stream, from ``oldest`` on, are missing in the store."""
         num_found = sum(max(0, stop - max(start, oldest)) for _, start, stop in self.parts)
         return max(0, self.stored - oldest - num_found)
-
-
-def absolute_store_path(store: str) -> str:
-    """Return ``replay.store_path`` as an absolute path, so that the working directory of a process does not matter."""
-    return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
 class PersistentReplay:

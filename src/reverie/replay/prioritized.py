@@ -6,37 +6,19 @@ Source: Schaul et al. 2016, Prioritized Experience Replay, arXiv 1511.05952.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.config import Config
 from reverie.core.errors import DataError
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import State
+from reverie.replay.config import PriorityConfig
 from reverie.replay.samplers import Sampler
 from reverie.replay.storage import Storage
 from reverie.replay.windows import Windows
-
-
-@dataclass(frozen=True, kw_only=True)
-class PriorityConfig(Config):
-    """Prioritized replay, for the fraction of windows given by ``fractions.priority``."""
-
-    alpha: Annotated[float, AtLeast(0)] = 0.6
-    """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""
-    beta: Annotated[float, Within("[0, 1]")] = 0.4
-    """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
-    beta_end: Annotated[float, Within("[0, 1]")] = 1.0
-    """Final exponent of the importance weights, in [0, 1]."""
-    beta_anneal_windows: Annotated[int, AtLeast(0)] = 10_000_000
-    """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
-    epsilon: Annotated[float, Above(0)] = 1e-6
-    """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
 
 
 class PrioritizedSampler(Sampler):

@@ -14,8 +14,8 @@ from reverie.core.columns import block_of, view_in_block
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import EXTRAS, ColumnSpec
 from reverie.core.types import FLAGS, Batch, SharedBatch, State, Step, Update, Window
-from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.storage import Storage
 
 

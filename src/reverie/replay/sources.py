@@ -6,16 +6,14 @@ Also the feedback of updates, which a GPU copies to host memory asynchronously.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.bounds import Within
 from reverie.core.columns import are_in_block, block_of, pinned_copy, record_event, view_in_block
-from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import BatchSource
 from reverie.core.specs import IS_INTERVENTION
@@ -129,46 +127,6 @@ class Prefetch:
 
 
 # ---------------------------------------------------------------- recorded and collected rows
-
-
-@dataclass(frozen=True)
-class Experience(Choice):
-    """The source of the rows that a run learns from."""
-
-    recorded: ClassVar[float]
-    """Fraction of each batch that comes from a dataset, in [0, 1]."""
-
-
-@dataclass(frozen=True)
-class Online(Experience):
-    """Online RL: all rows are collected during the run."""
-
-    recorded: ClassVar[float] = 0.0
-
-
-@dataclass(frozen=True)
-class Offline(Experience):
-    """Offline RL: all rows come from a dataset."""
-
-    recorded: ClassVar[float] = 1.0
-
-
-@dataclass(frozen=True)
-class Mixed(Experience):
-    """Both: a fraction of each batch comes from a dataset, the rest is collected during the run."""
-
-    part: Annotated[float, Within("(0, 1)")] = 0.5
-    """Fraction of each batch that comes from a dataset, in (0, 1), rounded to whole windows."""
-
-    @property
-    def recorded(self) -> float:  # type: ignore[override]  # a constant of the others
-        """Fraction of each batch that comes from a dataset."""
-        return self.part
-
-
-def experience_from_fraction(share: float) -> Experience:
-    """Return the experience with this fraction of offline rows, in [0, 1]."""
-    return Online() if share == 0 else Offline() if share == 1 else Mixed(share)
 
 
 class MixedSource:

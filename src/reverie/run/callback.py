@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reverie.core.clock import Clock
-from reverie.core.config import ClassCall, parse_call
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
@@ -17,8 +16,11 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Env, Learner, Sink
 from reverie.core.seeding import preserve_rng_state
 from reverie.core.types import State
+from reverie.run.config import parse_callback
 from reverie.run.metrics_log import check_metric_names
-from reverie.run.result import TrainResult
+
+if TYPE_CHECKING:  # it leads to the collectors, and a callback is only given one
+    from reverie.run.result import TrainResult
 
 Values = Mapping[str, float]
 """Logged numbers by name."""
@@ -112,15 +114,6 @@ class Callback:
 
 
 HOOKS = ("on_start", "on_evaluation", "on_log", "on_end")
-
-
-def parse_callback(text: str) -> ClassCall:
-    """Parse an entry of the setting ``callbacks``, ``module:Class(setting=value)``, without importing its module."""
-    error_prefix = f"callbacks = {short_repr(text)}"
-    call = parse_call(text, error_prefix)
-    if ":" not in call.name:
-        raise ConfigError(f"{error_prefix}: expected module:Class or module:Class(setting=value).")
-    return call
 
 
 def import_callback(text: str) -> type[Callback]:

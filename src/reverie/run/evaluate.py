@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, count_noun
+from reverie.core.errors import count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
-from reverie.run.collect import (
-    EpisodeCounter,
-    info_columns,
-    initial_state,
-    means_of_columns,
-    read_exact_rewards,
-    take_turn,
-)
+from reverie.run.collect import initial_state, take_turn
+from reverie.run.episodes import EpisodeCounter, info_columns, means_of_columns, read_exact_rewards
 from reverie.run.folder import RunFolder, read_final_result
-
-
-class ScoreMetric(NamedTuple):
-    """The metric that ranks evaluations, and whether the highest or the lowest value is best."""
-
-    name: str
-    minimize: bool
-
-    @classmethod
-    def parse(cls, text: str) -> ScoreMetric:
-        """Parse the setting ``score_metric``: ``NAME``, ``NAME:max`` or ``NAME:min``."""
-        name, _, direction = text.partition(":")
-        if not name or direction not in ("", "max", "min") or text.endswith(":"):
-            raise ConfigError(
-                f"score_metric = {text!r}: expected the name of an evaluation metric, such as eval/score, or NAME:min "
-                "if the lowest value is best."
-            )
-        return cls(name, direction == "min")
-
-    def is_at_least_as_good(self, value: float, reference: float) -> bool:
-        """Return whether ``value`` is as good as ``reference``, or better."""
-        return value <= reference if self.minimize else value >= reference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,10 @@ from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
 from reverie.core.tree import flatten_named
 from reverie.core.types import Batch, Update
-from reverie.run.collect import CollectorProtocol
+from reverie.run.config import Schedule
+from reverie.run.episodes import CollectorProtocol
 from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_metric_names
-from reverie.run.schedule import Periodic, Schedule
+from reverie.run.schedule import Periodic
 from reverie.run.signal_handling import Interrupt
 
 WriteFn = Callable[[Mapping[str, "float | np.ndarray"]], None]

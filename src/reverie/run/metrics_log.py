@@ -21,7 +21,7 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import MetricVector, read_scalars
-from reverie.run.collect import CollectorProtocol, Episodes, join_episodes
+from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
                 "env/filtered_rate", "replay/measured_ratio", "replay/windows"}  # fmt: skip

@@ -11,10 +11,9 @@ import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.protocols import BatchSource, Env, Learner, MeterLike, Stateful
-from reverie.run.collect import CollectorProtocol
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.config import Schedule, ScoreMetric
+from reverie.run.episodes import CollectorProtocol
 from reverie.run.folder import SavedConfig
-from reverie.run.schedule import Schedule
 
 EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
 """Seeds of evaluations: during training, to confirm ``stop_score``, and at the end, where no earlier evaluation used

@@ -18,7 +18,7 @@ from reverie.core.errors import EnvError
 from reverie.core.protocols import Env
 from reverie.core.specs import GOAL
 from reverie.core.types import FLAGS, Batch, Obs, Step
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.config import DatasetConfig
 from reverie.envs.make import close_quietly
 from reverie.log.video import shrink, to_rgb
 

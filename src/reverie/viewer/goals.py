@@ -20,7 +20,6 @@ from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import to_uint8_image
 from reverie.agent.goal_input import GOAL_NAME
 from reverie.agent.reaching import in_chunks, nearest_subgoal
-from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core.errors import ConfigError, DataError, short_repr
@@ -42,7 +41,7 @@ COMPONENTS = ("component 1", "component 2")
 
 def is_goal_agent(agent: Agent) -> bool:
     """Return whether the agent acts toward goals."""
-    return isinstance(agent.config.algo, GoalKeysConfig)
+    return agent.config.algo.has_goals
 
 
 def has_env(agent: Agent) -> bool:

@@ -1,0 +1,151 @@
+"""What does not go together in the settings of a run: tables of rules, which the documentation lists too."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from reverie.core.errors import ConfigError
+from reverie.datasets.data_path import OBJECT, data_path, split_paths
+from reverie.datasets.ogbench import PREFIX, heldout_name
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.replay.config import absolute_store_path, experience_from_fraction
+from reverie.run.config import EVALUATION_METRICS
+
+T = TypeVar("T")
+REPLAY_SETTINGS = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
+"""Settings of learning from a replay."""
+KNOWN_LATER = ("heldout/", "goal/", "estimate/", "eval/success_rate/")
+"""Beginnings of metrics of losses, goals, estimates and tasks, whose names are known later."""
+
+
+class DeviceRun(NamedTuple):
+    """A run whose environments are on a device."""
+
+    config: ExperimentConfig
+    env_device: torch.device
+    algo_device: torch.device
+
+
+def _has_no_effect(name: str, c: ExperimentConfig) -> bool:
+    is_set = getattr(c, name) != ExperimentConfig.__dataclass_fields__[name].default
+    return c.algo.on_policy and is_set
+
+
+def _clashes_with_actors(clashes: Callable[[ExperimentConfig], object], c: ExperimentConfig) -> bool:
+    return bool(c.actors and clashes(c))
+
+
+def _logs_no_score(c: ExperimentConfig) -> bool:
+    name = c.score.name
+    is_of_info = name.startswith("eval/") and bool(c.eval_env_config.log_info)
+    return not (name.startswith(KNOWN_LATER) or is_of_info or name in EVALUATION_METRICS)
+
+
+def _follows_returns(c: ExperimentConfig) -> bool:
+    return getattr(getattr(c.algo, "reward_scale", None), "follows_returns", False)
+
+
+WITH_ACTORS: dict[str, Callable[[ExperimentConfig], object]] = {
+    "algorithm = {c.name}: it learns only from rows of its current policy, and impala from earlier ones":
+        lambda c: c.algo.on_policy and not getattr(c.algo, "from_actors", False),
+    "learners = {c.learners}: rollouts arrive at each learner at other times":
+        lambda c: c.algo.on_policy and c.learners > 1,
+    "experience = offline: actors collect rows, and this run collects none": lambda c: c.offline,
+    "pretrain_updates = {c.pretrain_updates}: with actors, use ratio_tolerance": lambda c: c.pretrain_updates,
+    "train_freq = {c.train_freq}: with actors, use ratio_tolerance": lambda c: c.train_freq > 1,
+    "replay.sequential = True: rows of several actors do not form a single sequence": lambda c: c.replay.sequential,
+    "replay.init_from = {c.replay.init_from}: pass these rows as --data, with --experience mixed":
+        lambda c: c.replay.init_from,
+    "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)":
+        lambda c: _follows_returns(c) and (c.actors > 1 or c.learners > 1),
+}  # fmt: skip
+"""What does not go together with actors."""
+
+RULES: dict[str, Callable[[ExperimentConfig], object]] = {
+    "experience = {c.experience}, but there is data.path = '{c.data.label}'.":
+        lambda c: c.data.path and not c.offline_fraction,
+    "experience = {c.experience}, but there is no data: pass --data PATH, in Python data=....":
+        lambda c: c.offline_fraction and not c.data.path,
+    **{
+        f"{name} = {{c.{name}}} has no effect: {{c.name}} learns from whole rollouts of its own policy, as set by "
+        "algo.rollout, algo.batch_size and algo.epochs. Remove this option.":
+            functools.partial(_has_no_effect, name)
+        for name in REPLAY_SETTINGS
+    },
+    "score_metric = {c.score_metric}: evaluations do not log '{c.score.name}'. Choose one of "
+    f"{', '.join(EVALUATION_METRICS)}; env.log_info adds values of the environment's info.": _logs_no_score,
+    **{
+        f"actors = {{c.actors}}, {text}. Remove one of the two options.":
+            functools.partial(_clashes_with_actors, clashes)
+        for text, clashes in WITH_ACTORS.items()
+    },
+    "patience = {c.patience} counts evaluations during training, but there are none: set schedule.eval_every, with "
+    "eval_episodes above 0 or held-out data.": lambda c: c.patience is not None and not c.scores_during_training,
+    "hours = {c.hours:g} with learners = {c.learners}: set {c.unit} instead.":
+        lambda c: c.hours is not None and c.learners > 1,
+    "heldout_fraction = {c.heldout_fraction:g}, but heldout_data is set too: set one.":
+        lambda c: c.heldout_fraction and c.heldout_data,
+    "heldout_fraction = {c.heldout_fraction:g}, but there is no dataset: set data.path.":
+        lambda c: c.heldout_fraction and not c.data.path,
+    "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
+        lambda c: not c.offline and c.env.id in (NO_ENV, DATASET_ENV),
+}  # fmt: skip
+"""What does not go together in any run, by the error about it; the first one is reported."""
+
+DEVICE_RULES: dict[str, Callable[[DeviceRun], object]] = {
+    "algorithm = {c.config.name}: its actors fill a queue of rollouts":
+        lambda c: getattr(c.config.algo, "from_actors", False),
+    "actors = {c.config.actors}": lambda c: c.config.actors,
+    "learners = {c.config.learners}": lambda c: c.config.learners > 1,
+    "experience = {c.config.experience}": lambda c: c.config.offline_fraction,
+    "replay.hindsight: single environments compute rewards": lambda c: c.config.replay.hindsight is not None,
+    "replay.device = {c.config.replay.device}: the rows are on {c.env_device}":
+        lambda c: c.config.replay.device not in ("cpu", c.env_device.type, str(c.env_device)),
+    "log_episodes = True: episodes are only summed": lambda c: c.config.log_episodes,
+    "device = {c.algo_device}: the environments are on {c.env_device}":
+        lambda c: c.algo_device.type != c.env_device.type,
+}  # fmt: skip
+"""What does not go together with environments on a device."""
+
+
+def check_device_run(run: DeviceRun) -> None:
+    """Raise ConfigError for settings that are not supported with environments on a device."""
+    if (text := _find_clash(DEVICE_RULES, run)) is not None:
+        raise ConfigError(f"{text}. This is not supported with environments on a device, such as {run.config.env.id}.")
+
+
+def _find_clash(rules: Mapping[str, Callable[[T], object]], c: T) -> str | None:
+    """Return the text of the first rule that ``c`` breaks; None if there is none."""
+    return next((message.format(c=c) for message, clashes in rules.items() if clashes(c)), None)
+
+
+def validate_config(config: ExperimentConfig) -> ExperimentConfig:
+    """Check all rules, and that the algorithm gets the rows it needs.
+
+    Return the settings with the experience, the default of ``heldout_data``, and absolute paths.
+    """
+    config.algo.check_data(recorded=bool(config.data.path), collected=not config.offline)
+    if (text := _find_clash(RULES, config)) is not None:
+        raise ConfigError(text)
+    heldout = config.heldout_data and _absolute(config.heldout_data)
+    has_losses = getattr(config.algo.learner, "has_heldout_losses", False)
+    if has_losses and not (config.heldout_data or config.heldout_fraction):
+        heldout = heldout_name(config.data.path)
+    path, store_path = data_path([*map(_absolute, split_paths(config.data.path))]), config.replay.store_path
+    changes = {
+        "experience": (config.experience, config.experience or experience_from_fraction(config.offline_fraction)),
+        "heldout_data": (config.heldout_data, heldout),
+        "data.path": (config.data.path, path),
+        "replay.store_path": (store_path, absolute_store_path(store_path)),
+    }
+    return config.merge({name: value for name, (old, value) in changes.items() if value != old})
+
+
+def _absolute(path: str) -> str:
+    is_fixed = "://" in path or path.startswith(("minari:", PREFIX, OBJECT))
+    return path if is_fixed else os.path.abspath(os.path.expanduser(path))

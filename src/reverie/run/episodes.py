@@ -1,0 +1,124 @@
+"""Finished and running episodes of a run, and a collector as the loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from reverie.core.protocols import Env
+from reverie.core.types import State, Step, count_set
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """E finished episodes as columns ``[E]`` of float64, without an object for each: hundreds can end in one turn."""
+
+    score: np.ndarray
+    """Sums of their rewards."""
+    length: np.ndarray
+    """Decisions."""
+    count: np.ndarray
+    """Number of episodes whose means these are: of collectors on a device, those of a whole rollout."""
+    longest: np.ndarray
+    """Length of the longest of them."""
+    info: Mapping[str, np.ndarray]
+    """Their success and ``env.log_info`` values; NaN: an episode has none of this name."""
+
+    def __len__(self) -> int:
+        return int(self.count.sum())
+
+    def means(self) -> dict[str, float]:
+        """Return as metrics the mean score and length, and of each value in ``info`` over the episodes that have it."""
+        both = {"episode/score": self.score, "episode/length": self.length}
+        means = {name: float(np.average(column, weights=self.count)) for name, column in both.items()}
+        return means | {f"episode/{name}": x for name, x in means_of_columns(self.info, self.count).items()}
+
+
+def join_episodes(parts: Sequence[Episodes]) -> Episodes:
+    """Return the episodes of all ``parts``, in their order."""
+    columns = {name: [getattr(part, name) for part in parts] for name in ("score", "length", "count", "longest")}
+    names = dict.fromkeys(name for part in parts for name in part.info)
+    info = {name: [part.info.get(name, np.full(len(part.score), np.nan)) for part in parts] for name in names}
+    return Episodes(
+        **{name: np.concatenate([np.zeros(0), *column]) for name, column in columns.items()},
+        info={name: np.concatenate(column) for name, column in info.items()},
+    )
+
+
+def info_columns(infos: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Return the values of each name ``[E]``, NaN where one of E ``infos`` has none."""
+    names = dict.fromkeys(name for info in infos for name in info)
+    return {name: np.array([info.get(name, np.nan) for info in infos], np.float64) for name in names}
+
+
+def means_of_columns(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> dict[str, float]:
+    """Return the mean of each column ``[E]`` over the entries that are not NaN, each of which stands for ``counts``."""
+    has = {name: ~np.isnan(column) for name, column in sorted(columns.items())}
+    return {name: float(np.average(columns[name][rows], weights=counts[rows]))
+            for name, rows in has.items() if rows.any()}  # fmt: skip
+
+
+def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
+    """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
+    exact = np.asarray(env.exact_rewards)
+    return exact if exact.size else step.reward.numpy(force=True).astype(np.float64)
+
+
+class EpisodeCounter:
+    """Sums the rewards and decisions of N running episodes."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.totals: np.ndarray = np.zeros((2, num_envs))
+        """Scores and lengths of the running episodes, ``[2, N]`` float64."""
+        self._gains: np.ndarray = np.ones((2, num_envs))  # of the newest rows
+
+    def add(self, step: Step, rewards: np.ndarray) -> np.ndarray:
+        """Count one row of each environment; return the numbers of those whose episodes end with it.
+
+        Episodes of a single row, which an environment yields while it is down, have no step and do not count.
+        ``rewards``: ``exact_rewards`` of the rows.
+        """
+        self._gains[0] = rewards
+        self.totals += self._gains
+        if count_set(step.is_first):
+            self.totals[:, step.is_first.numpy(force=True)] = 0.0
+        return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else np.zeros(0, int)
+
+    def find(self, chosen: np.ndarray, steps: int = 1) -> np.ndarray:
+        """Return the numbers of the environments ``chosen`` ``[N]`` whose episodes have at least this many steps."""
+        return np.flatnonzero(chosen & (self.totals[1] >= steps))
+
+
+class CollectorProtocol(Protocol):
+    """A collector as the loop sees it: it collects rows in this process, or receives them from other processes."""
+
+    unlogged_episodes: list[Episodes]
+    """Finished episodes that are not logged yet. The caller that logs them clears the list; checkpoints save it."""
+
+    seconds: dict[str, float]
+    """Metrics: the wall-clock seconds since the last log entry, by task."""
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts of failed environments in this run, including earlier processes."""
+
+    def collect(self) -> int:
+        """Add rows to the replay buffer; return the env steps taken, one for each row that is not ``is_last``."""
+
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
+        """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
+
+    def pop_filtered_rate(self) -> dict[str, float]:
+        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint holds."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the state that ``state_dict`` returned."""
+
+    def close(self) -> None:
+        """Close environments and processes. Can be called twice."""
