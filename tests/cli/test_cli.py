@@ -127,7 +127,7 @@ def test_each_command_has_a_help_and_is_in_the_overview(capsys: Captured, monkey
         assert max(map(len, text.splitlines())) <= 100, command
 
 
-@pytest.mark.parametrize("name", ["", "sac", "iql", "dreamer_v3"])
+@pytest.mark.parametrize("name", ["", "sac", "iql", "dreamer_v3", "ppo"])
 def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["train", *[name][: bool(name)], "--help"]) == 0
@@ -142,6 +142,7 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name, ca
     assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
     assert shown <= flags | {option.flag for option in iter_options(CommonOptions())}
     assert ("updates" in shown) != ("steps" in shown)
+    assert ({"replay-ratio", "learning-starts", "random-steps", "data"} & shown == set()) == config.algo.on_policy
 
 
 def test_help_of_train_has_the_values_of_the_environment_and_help_all_every_option(capsys: Captured) -> None:

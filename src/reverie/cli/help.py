@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.foreign_names import synonyms_of
 from reverie.core.logger import wrap_words
 from reverie.core.terminal import show
-from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
+from reverie.experiment.config import DEFAULT_REPLAY_RATIO, REPLAY_SETTINGS, ExperimentConfig
 from reverie.experiment.presets import TABLE
 from reverie.replay.config import experience_from_fraction
 
@@ -55,7 +55,8 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
     settings = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
-        lines += ["", title, *(_row(flag, *settings[flag]) for flag in flags.split() if flag in settings)]
+        rows = [_row(flag, *settings[flag]) for flag in flags.split() if flag in settings]
+        lines += ["", title, *rows] if rows else []
     count = len([*iter_options(config)])
     lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
     return "\n".join(lines)
@@ -101,6 +102,10 @@ def _shown_settings(
     if config.train_ratio is None and config.replay_ratio is None:
         values["replay-ratio"] = DEFAULT_REPLAY_RATIO
     without = COLLECTING if is_offline else {"updates"}
+    if config.algo.on_policy:
+        without = (
+            without | {name.replace("_", "-") for name in REPLAY_SETTINGS} | {"replay.capacity", "data", "experience"}
+        )
     return {
         name: (values.get(name, option.default), option.description)
         for name, option in settings.items()

@@ -27,6 +27,8 @@ END_OF_SCHEDULES = 10**15
 HELDOUT_FRACTION = 0.05
 """Default of ``heldout_fraction`` where nothing else would measure the agent."""
 
+REPLAY_SETTINGS = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
+"""Settings of learning from a replay, which on-policy runs refuse."""
 NO_ENV = "none"
 """Environment id of a run without an environment."""
 DATASET_ENV = "auto"

@@ -12,13 +12,11 @@ import torch
 from reverie.core.errors import ConfigError
 from reverie.datasets.data_path import OBJECT, data_path, split_paths
 from reverie.datasets.ogbench import PREFIX, heldout_name
-from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.config import DATASET_ENV, NO_ENV, REPLAY_SETTINGS, ExperimentConfig
 from reverie.replay.config import absolute_store_path, experience_from_fraction
 from reverie.run.config import EVALUATION_METRICS
 
 T = TypeVar("T")
-REPLAY_SETTINGS = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
-"""Settings of learning from a replay."""
 KNOWN_LATER = ("heldout/", "goal/", "estimate/", "eval/success_rate/")
 """Beginnings of metrics of losses, goals, estimates and tasks, whose names are known later."""
 
