@@ -124,12 +124,12 @@ def get_captures(inference: CapturableFunction) -> Captures:
     if inference.fast is None or inference.fast.have_expired(inference):
         network = inference.network
         numbers = [*network.parameters(), *network.buffers()]
-        inference.fast = Captures(numbers, inference.static or is_stateless(network), [network], inference)
+        inference.fast = Captures(numbers, inference.static or _is_stateless(network), [network], inference)
     captures: Captures = inference.fast
     return captures
 
 
-def is_stateless(network: nn.Module) -> bool:
+def _is_stateless(network: nn.Module) -> bool:
     """Return whether the outputs of ``network`` depend on its numbers and inputs alone."""
     owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
     return bool(owners) and all(type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners)
@@ -259,7 +259,7 @@ def supports_estimates(objective: Any, batch: Batch, bonus: Tensor | None = None
         cfg, network = objective.cfg, objective.network
         is_repeatable = cfg.graph and type(cfg.value_estimator).__module__ == estimators.__name__
         numbers = [*network.parameters(), *network.buffers()]
-        captures = Captures(numbers, is_repeatable and is_stateless(network), [network], objective)
+        captures = Captures(numbers, is_repeatable and _is_stateless(network), [network], objective)
         _estimates[objective] = cfg, captures
     return captures.supported and all(map(is_on_cpu, captures.numbers[:1]))
 
