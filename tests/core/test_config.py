@@ -81,6 +81,8 @@ def test_nested_dotted_and_both() -> None:
         ([1, 2], tuple[int, int] | None, (1, 2)),
         (None, tuple[int, int] | None, None),
         ([1, 2, 3], tuple[int, ...], (1, 2, 3)),
+        (64, tuple[int, ...], (64,)),
+        ("a:B", tuple[str, ...], ("a:B",)),
         ("5m", int | str, "5m"),
         ({"a": 1}, dict[str, Any], {"a": 1}),
     ],

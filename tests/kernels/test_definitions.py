@@ -289,7 +289,8 @@ ON_GPU = {
     "optim_gpu.clip_grad_norm_triton",
 }  # fmt: skip
 ELSEWHERE = {
-    "capture.run_captured", "inference.infer_captured", "inference.act_captured", "gpu.sample_classes_triton",
+    "capture.run_captured", "inference.infer_captured", "inference.act_captured", "inference.estimates_captured",
+    "gpu.sample_classes_triton",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
     "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
     "gpu.cast_all_on_gpu",

@@ -38,6 +38,8 @@ from reverie.nn.normalization import Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.relu_mlp import noisy_parameters
 from reverie.nn.reward_scaling import ReturnStd, RewardScale
+from reverie.objectives import returns
+from reverie.objectives.estimators import ValueEstimator
 from reverie.run.collect import watch_and_act
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
@@ -330,6 +332,45 @@ def test_statistics_and_a_policy_are_one_recording() -> None:
     captures = inference._captures_of(policy, policy.preprocess)
     assert captures is not None
     assert [capture is not None for capture in captures.by_key.values()] == [True]
+
+
+class Custom(ValueEstimator):
+    """Of a user, who may do anything."""
+
+    function = staticmethod(returns.td1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "is_captured"),
+    [
+        ("a2c", {}, True), ("ppo", {}, True), ("ppo", {"graph": False}, False), ("ppo_lstm", {}, False),
+        ("a2c", {"value_estimator": Custom()}, False),
+    ],
+)  # fmt: skip
+def test_estimates_of_small_rollouts_are_one_recording(
+    name: str, settings: dict[str, Any], is_captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the numbers of the definition, also after an update and for other rows."""
+    agent = build(name, **settings)
+    monkeypatch.setattr(agent, "prepare_rollout", agent.preprocess.forward)
+    for seed in range(3):
+        rows = batch(agent, seed=seed)
+        definition: Any = type(agent.objective).estimates.definition
+        torch.testing.assert_close(
+            agent.objective.estimates(rows), definition(agent.objective, rows), rtol=0, atol=0, check_stride=False
+        )
+        with torch.no_grad():
+            for x in agent.parameters():
+                x.mul_(1.5)
+    captures = inference._estimates.get(agent.objective, (None, None))[1]
+    assert ([*map(bool, captures.by_key.values())] if captures else []) == [True] * is_captured
+
+
+def test_large_rollouts_are_estimated_without_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = build("a2c")
+    monkeypatch.setattr(inference, "MAX_ESTIMATED", 10)
+    batch(agent)
+    assert agent.objective not in inference._estimates
 
 
 def test_a_captured_plan_is_the_plan():

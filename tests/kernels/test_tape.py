@@ -71,6 +71,7 @@ DRAWS = {
     "randn": lambda: torch.randn(37), "few": lambda: torch.randn(3, 2), "rand": lambda: torch.rand(4, 5),
     "like": lambda: torch.randn_like(torch.zeros(5, 6).T), "rand like": lambda: torch.rand_like(torch.zeros(300)),
     "double": lambda: torch.randn(9, dtype=torch.float64), "whole": lambda: torch.randint(7, (5,)),
+    "between": lambda: torch.randint(-3, 2**40, (5,)),
     "bernoulli": lambda: torch.bernoulli(torch.full((50,), 0.5)), "normal": lambda: torch.normal(1.0, 2.0, (20,)),
     "multinomial": lambda: torch.multinomial(torch.ones(9), 20, replacement=True), "order": lambda: torch.randperm(9),
     "poisson": lambda: torch.poisson(torch.full((9,), 3.0)),

@@ -13,7 +13,7 @@ from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
-from reverie.core.kernel_dispatch import NotesChanges
+from reverie.core.kernel_dispatch import NotesChanges, accelerated
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
@@ -75,6 +75,7 @@ class OnPolicyObjective(NotesChanges, nn.Module, ABC):
         advantage = batch.extras["advantage"]
         return standardize(advantage, ~batch.is_last) if self.cfg.normalize_advantage else advantage
 
+    @accelerated
     @torch.no_grad()
     def estimates(self, batch: Batch, bonus: Tensor | None = None) -> dict[str, Tensor]:
         """Return :data:`ESTIMATE_COLUMNS` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.

@@ -309,7 +309,7 @@ def _has_build_method(value: Any) -> bool:
 
 
 def coerce(value: Any, hint: Any, setting_name: str) -> Any:
-    """Convert ``value`` to the type ``hint`` if this is lossless: ``1e5`` to an int, a list to a tuple."""
+    """Convert ``value`` to the type ``hint`` if this is lossless: ``1e5`` to an int, a list or one value to a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _coerce_union(value, args, hint, setting_name)
@@ -320,12 +320,8 @@ def coerce(value: Any, hint: Any, setting_name: str) -> Any:
         raise ConfigError(
             f"{setting_name} = {short_repr(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}"
         )
-    if origin is tuple and isinstance(value, list | tuple):
-        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
-        if len(inner) == len(value):
-            return tuple(
-                coerce(v, h, f"{setting_name}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True))
-            )
+    if origin is tuple and (items := _coerce_tuple(value, args, setting_name)) is not None:
+        return items
     if origin is dict and isinstance(value, Mapping):
         return {coerce(k, args[0], setting_name): coerce(v, args[1], f"{setting_name}.{k}") for k, v in value.items()}
     if isinstance(value, str) and isinstance(hint, type) and issubclass(hint, Choice):
@@ -337,6 +333,17 @@ def coerce(value: Any, hint: Any, setting_name: str) -> Any:
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
     raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {expected}.")
+
+
+def _coerce_tuple(value: Any, args: tuple[Any, ...], setting_name: str) -> tuple[Any, ...] | None:
+    """Return the items of a list, or of one value for a list of any length; None if their number differs."""
+    has_any_length = len(args) == 2 and args[1] is Ellipsis
+    if has_any_length and isinstance(value, str | int | float):
+        return (coerce(value, args[0], setting_name),)  # as on the command line
+    if not isinstance(value, list | tuple) or not (has_any_length or len(args) == len(value)):
+        return None
+    hints = [args[0]] * len(value) if has_any_length else args
+    return tuple(coerce(v, h, f"{setting_name}[{i}]") for i, (v, h) in enumerate(zip(value, hints, strict=True)))
 
 
 def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: str) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file; ConfigError if there is none."""
     try:
         stat = os.stat(path)
-        content = copy.deepcopy(_read_yaml(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino)))
+        content = pickle.loads(_read_yaml(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino)))  # a copy for the caller
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}.{near(path)}") from None
     except RecursionError:
@@ -77,9 +77,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 @functools.lru_cache(MAX_FILES)
-def _read_yaml(path: Path, _stamp: tuple[int, ...]) -> Any:
-    """Return the content of a YAML file; it is read again when the file has changed."""
-    return _parse_yaml(read_file(path, LARGEST_YAML).decode())
+def _read_yaml(path: Path, _stamp: tuple[int, ...]) -> bytes:
+    """Return the pickled content of a YAML file; it is read again when the file has changed."""
+    return pickle.dumps(_parse_yaml(read_file(path, LARGEST_YAML).decode()))
 
 
 def _parse_yaml(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Acting on CPUs: a network, or a whole policy of networks, is captured once and then replayed (``kernels/tape.py``).
+"""Networks on CPUs without gradients, of policies and rollouts, are captured once and replayed (``kernels/tape.py``).
 
 Networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so are
 functions marked as ``static``; all others are called. A replay draws new random numbers.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
-from reverie.core.types import Mode, Obs, Step
+from reverie.core.types import Batch, Mode, Obs, Step
 from reverie.kernels.buffers import InputBuffers, OutputBuffers, is_on_cpu, layout_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.module_watch import ModuleWatch
@@ -36,9 +36,10 @@ from reverie.nn.exploration import (
 )
 from reverie.nn.functional import is_traced
 from reverie.nn.normalization import ObsNormalizer
-from reverie.nn.on_policy_networks import PolicyActor
+from reverie.nn.on_policy_networks import PolicyActor, PolicyValue
 from reverie.nn.preprocess import PreprocessedPolicy, Preprocessor
 from reverie.nn.relu_mlp import NoisyMLP, ReluMLP
+from reverie.objectives import estimators
 
 MAX_KEYS = 8
 """Largest number of captures, one for each kind of input; inputs of further kinds call the network."""
@@ -122,14 +123,16 @@ def get_captures(inference: CapturableFunction) -> Captures:
     """Return the captures of an inference, valid for the network as it is now."""
     if inference.fast is None or inference.fast.have_expired(inference):
         network = inference.network
-        owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(
-            type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
-        )
         numbers = [*network.parameters(), *network.buffers()]
-        inference.fast = Captures(numbers, inference.static or is_stateless, [network], inference)
+        inference.fast = Captures(numbers, inference.static or _is_stateless(network), [network], inference)
     captures: Captures = inference.fast
     return captures
+
+
+def _is_stateless(network: nn.Module) -> bool:
+    """Return whether the outputs of ``network`` depend on its numbers and inputs alone."""
+    owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
+    return bool(owners) and all(type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners)
 
 
 def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
@@ -233,4 +236,42 @@ def act_captured(
         return act(policy, step, state, mode)
 
     answer: tuple[Tensor, Any] = captures.call((mode, *step.obs), tensors, function, (rows, state))
+    return answer
+
+
+# ---------------------------------------------------------------- estimates of rollouts
+
+
+MAX_ESTIMATED = 65_536
+"""Largest rollout in numbers: a capture keeps all intermediate results, and large rollouts gain little."""
+_estimates: weakref.WeakKeyDictionary[Any, tuple[Any, Captures]] = weakref.WeakKeyDictionary()
+"""The settings and captures of each on-policy objective."""
+
+
+def supports_estimates(objective: Any, batch: Batch, bonus: Tensor | None = None) -> bool:
+    """Return whether :func:`estimates_captured` can be used: a custom estimator may do anything."""
+    if bonus is not None or batch.extras or current() is not None or type(objective.network) is not PolicyValue:
+        return False
+    if sum(map(Tensor.numel, batch.tensors)) > MAX_ESTIMATED or not all(map(is_on_cpu, batch.tensors)):
+        return False
+    cfg, captures = _estimates.get(objective, (None, None))
+    if captures is None or cfg is not objective.cfg or captures.have_expired(objective):
+        cfg, network = objective.cfg, objective.network
+        is_repeatable = cfg.graph and type(cfg.value_estimator).__module__ == estimators.__name__
+        numbers = [*network.parameters(), *network.buffers()]
+        captures = Captures(numbers, is_repeatable and _is_stateless(network), [network], objective)
+        _estimates[objective] = cfg, captures
+    return captures.supported and all(map(is_on_cpu, captures.numbers[:1]))
+
+
+def estimates_captured(objective: Any, batch: Batch, bonus: Tensor | None = None) -> dict[str, Tensor]:
+    """Compute ``OnPolicyObjective.estimates``, bit-identical, in tensors that the caller may change."""
+    rows = batch.obs, *(getattr(batch, name) for name in _STEP_FIELDS[1:]), batch.action
+
+    def function(rows: Any) -> Any:
+        obs, *columns, action = rows
+        part = replace(batch, obs=obs, action=action, **dict(zip(_STEP_FIELDS[1:], columns, strict=True)))
+        return type(objective).estimates.definition(objective, part)
+
+    answer: dict[str, Tensor] = _estimates[objective][1].call((*batch.obs,), [*tensors_in(rows)], function, rows)
     return answer

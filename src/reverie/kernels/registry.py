@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, dreamer, imagination
+from reverie.algos import base, dreamer, imagination, on_policy
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -111,6 +111,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (exploration.NoisyPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.SampledPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.GreedyPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
+    (on_policy.OnPolicyObjective.estimates, Kernel(inference.supports_estimates, inference.estimates_captured)),
     (collect.watch_and_act, Kernel(inference.supports_watch_and_act, inference.watch_and_act_captured)),
     (preprocess.PreprocessedPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),

@@ -156,7 +156,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     def _note_into(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
         if func.overloadpacket in _DRAWN:
-            return self.calls.append(Call(getattr(self._pool.weak_view(results), _DRAWN[func.overloadpacket]), ()))
+            draw = getattr(self._pool.weak_view(results), _DRAWN[func.overloadpacket])
+            return self.calls.append(Call(draw, tuple(args[:-1])))  # the last is the size, or a tensor of that size
         outputs = (results,) if len(func._schema.returns) == 1 else results
         write = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(outputs)) else None
         names = [a.name for a in write._schema.arguments if a.is_out] if write is not None else []
@@ -296,7 +297,10 @@ def _blank(x: Tensor) -> Tensor:
 
 
 _aten = torch.ops.aten
-_DRAWN = {_aten.randn: "normal_", _aten.randn_like: "normal_", _aten.rand: "uniform_", _aten.rand_like: "uniform_"}
+_DRAWN = {
+    _aten.randn: "normal_", _aten.randn_like: "normal_", _aten.rand: "uniform_", _aten.rand_like: "uniform_",
+    _aten.randint: "random_",
+}  # fmt: skip
 """Random operations, and the methods that fill a given tensor with the same numbers."""
 
 

@@ -280,9 +280,11 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
     lines: list[str] = []
     for key in dict.fromkeys([*before, *after]):
         path, old, new = f"{prefix}{key}", before.get(key, "not set"), after.get(key, "not set")
+        if old == new:
+            continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             lines += settings_changes(old, new, f"{path}.")
-        elif old != new:
+        else:
             lines.append(f"{path}: {old} -> {new}")
     return lines
 
