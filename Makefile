@@ -24,7 +24,7 @@ help:
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make hashes   the pins of the image with the hashes of PyPI, in deploy/"
-	@echo "make licenses the licenses of all dependencies, in build/; the image has none with copyleft"
+	@echo "make licenses the licenses of all dependencies and of programs in them, in build/; no package of the image has copyleft"
 	@echo "make release  all checks before a release, and the commands that publish it"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
 	@echo "make newest   the tests with the newest versions that it admits, of PyTorch too"
