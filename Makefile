@@ -9,7 +9,7 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 HOURS ?= 1
-EACH ?= 50
+EACH ?= 12
 
 .PHONY: demo test nightly slowest twin faults cluster docs notebooks resolve hashes licenses release lowest newest lint wheel package bench clean help
 
@@ -19,12 +19,12 @@ help:
 	@echo "make nightly  what make test repeats of no more than one of a kind: algorithms of a base, robots"
 	@echo "make slowest  the tests, and which 50 of them take longest (TESTS=tests/run for some of them)"
 	@echo "make twin     play features together for an hour, and compare with plain loops (HOURS=8 for a night)"
-	@echo "make faults   kill runs and commands, fill disks, damage files of all formats, for an hour; counts as data"
+	@echo "make faults   kill runs and commands, fill disks, damage files of all formats, for half an hour; counts as data"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make hashes   the pins of the image with the hashes of PyPI, in deploy/"
-	@echo "make licenses the licenses of all dependencies, in build/; the image has none with copyleft"
+	@echo "make licenses the licenses of all dependencies and of programs in them, in build/; no package of the image has copyleft"
 	@echo "make release  all checks before a release, and the commands that publish it"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
 	@echo "make newest   the tests with the newest versions that it admits, of PyTorch too"
@@ -80,10 +80,9 @@ twin: $(VENV)/.kernels
 	for part in 0 1; do $(BIN)/python tests/twin --mutants --seconds $$(( $(HOURS) * 3600 )) --seed $$(( 1$$(date +%j) * 1000 + $$part * 500 )) & \
 		pids="$$pids $$!"; done; for pid in $$pids; do wait $$pid || failed=1; done; [ -z "$$failed" ]
 
-# An hour on two cores: a thousand stops and three thousand damaged files, counted in benchmarks/reliability.json.
+# Half an hour on two idle cores: a thousand stops and three thousand damaged files, as benchmarks/reliability.json says.
 faults: $(VENV)/.kernels
-	$(BIN)/python benchmarks/reliability.py --parts kills calls files full configurations commands formats agents \
-		--kills 100 --stride 10 --each $(EACH)
+	$(BIN)/python benchmarks/reliability.py --stride 20 --each $(EACH)
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev

@@ -1,33 +1,35 @@
 #!/usr/bin/env python3
 """Whether a run can be lost: it is killed, its files are damaged, its disk is full; then it is resumed.
 
-    python benchmarks/reliability.py [--parts kills calls files full] [--kills 50] [--stride 1] [--jobs 2]
+    python benchmarks/reliability.py [--parts calls files] [--stride 1] [--each 12] [--damaged 62] [--jobs 2]
 
 A short run on CartPole with the smallest DreamerV3 that saves every 50 env steps. Each part compares with a run that
 nobody disturbed, by a SHA-256 over the weights, the optimizer, the latents and every row of the replay.
 
 kills   SIGKILL at random moments; each is resumed once and must end as the undisturbed run, bit for bit.
 calls   SIGKILL at each system call with which a checkpoint or a chunk or the manifest of the store is written (every
-        `--stride`-th of them), half-way through it if it is a write (`faults/faults.c`); resumed as above. These are
-        so many that runs are forks of a process that has imported everything (`faults/again.py`).
+        `--stride`-th of them), half-way through it if it is a write (`faults/faults.c`); resumed as above. Here and
+        below, runs are forks of a process that has imported everything (`faults/again.py`), since they are so many.
 files   a bit flipped in, half cut off from, or the whole of each file of a finished run's newest checkpoint and of its
         store; the run is resumed for more steps. It must go on, and say which file or end as if nothing had been.
 full    the disk is full for some seconds in the middle of the run, and while it saves.
-configurations  as kills, for each of the configurations in `faults/kills.py`, in forks.
+configurations  as kills, for each of the configurations in `faults/kills.py`, up to four times for each run.
 commands  SIGKILL while `export`, `dream`, `push`, `extract` and `data convert` write: what they write is there as a
         whole or not at all, the run is untouched, and the command can be repeated.
 formats a bit, a block or the end of files of every format of datasets is damaged, at random: `data validate` reads the
         rows or says in a sentence why not.
 agents  the same for the files of a run, which `info` and `eval` read.
+
+The counts are written after each case: `stops` are cases that ended by SIGKILL before their end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
-import queue
 import random
 import shutil
 import signal
@@ -35,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ from machine import machine, write
 sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 from damage import damage_agents, damage_formats
-from kills import CONFIGURATIONS, Server, kill_commands, kill_configuration
+from kills import Servers, kill_commands, kill_configurations
 
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.store.store import ReplayStore
@@ -62,6 +64,8 @@ SETTINGS = [
 STEPS = 400
 Outcome = dict[str, Any]
 Train = Callable[[Path], subprocess.CompletedProcess[str]]
+Part = tuple[Sequence[Any], Callable[[Any], Outcome | list[Outcome]]]
+"""Cases, and what tries one of them, or some."""
 
 
 def command(run: Path, steps: int = STEPS) -> list[str]:
@@ -104,49 +108,36 @@ def flat(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
             yield from flat(inner, f"{name}/{key}")
 
 
-def kill_at_random(folder: Path, count: int, jobs: int, expected: str, seconds: float) -> Outcome:
+def kill_at_random(folder: Path, count: int, expected: str, seconds: float) -> Part:
     """Part `kills`."""
-    moments = [random.Random(i).uniform(0.0, seconds) for i in range(count)]
 
     def one(number: int) -> Outcome:
-        run = folder / f"kill-{number}"
+        run, moment = folder / f"kill-{number}", random.Random(number).uniform(0.0, seconds)
         with subprocess.Popen(command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            time.sleep(moments[number])
+            time.sleep(moment)
             process.send_signal(signal.SIGKILL)
-        return ended(run, expected, {"after_s": round(moments[number], 2)})
+        killed = process.returncode == -signal.SIGKILL
+        return ended(run, expected, {"after_s": round(moment, 2), "killed": killed})
 
-    return summary(each(one, range(count), jobs))
+    return range(count), one
 
 
-def kill_at_calls(folder: Path, stride: int, jobs: int, expected: str) -> Outcome:
-    """Part `calls`."""
-    library = compiled(folder)
-    counted = folder / "calls.txt"
-    whole = folder / "counted"
-    train(whole, LD_PRELOAD=str(library), FAULT_BELOW=str(whole), FAULT_COUNT=str(counted))
+def kill_at_calls(folder: Path, stride: int, expected: str, servers: Servers) -> Part:
+    """Part `calls`; ``servers`` have the library that injects faults."""
+    counted, whole = folder / "calls.txt", folder / "counted"
+    train(whole, LD_PRELOAD=str(compiled(folder)), FAULT_BELOW=str(whole), FAULT_COUNT=str(counted))
     total = int(counted.read_text().split()[0])
-    free: queue.Queue[Server] = queue.Queue()
-    servers = [Server(library) for _ in range(jobs)]
-    for server in servers:
-        free.put(server)
+
+    def again(run: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return servers.call(command(run)[3:], run.with_suffix(".txt"), environment)
 
     def one(number: int) -> Outcome:
-        run, server = folder / f"call-{number}", free.get()
+        run = folder / f"call-{number}"
+        fault = {"FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
+        killed = again(run, **fault).returncode == -signal.SIGKILL
+        return ended(run, expected, {"call": number, "killed": killed}, again)
 
-        def again(run: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-            return server.call(command(run)[3:], run.with_suffix(".txt"), **environment)
-
-        try:
-            fault = {"FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
-            killed = again(run, **fault).returncode == -signal.SIGKILL
-            return ended(run, expected, {"call": number, "killed": killed}, again)
-        finally:
-            free.put(server)
-
-    result = summary(each(one, range(1, total + 1, stride), jobs))
-    for server in servers:
-        server.close()
-    return {"of": total, **result}
+    return range(1, total + 1, stride), one
 
 
 def ended(run: Path, expected: str, facts: Outcome, resume: Train | None = None) -> Outcome:
@@ -159,7 +150,7 @@ def ended(run: Path, expected: str, facts: Outcome, resume: Train | None = None)
     return facts
 
 
-def damage_files(folder: Path, whole: Path, jobs: int) -> Outcome:
+def damage_files(folder: Path, whole: Path, servers: Servers) -> Part:
     """Part `files`."""
     newest = Checkpoints(whole / "checkpoints").latest()
     assert newest is not None
@@ -174,8 +165,8 @@ def damage_files(folder: Path, whole: Path, jobs: int) -> Outcome:
         run = folder / f"damage-{abs(hash(case))}"
         shutil.copytree(whole, run)
         DAMAGES[how](run / file)
-        resumed = train(run, STEPS + 50)
-        said = resumed.stdout + resumed.stderr
+        resumed = servers.call(command(run, STEPS + 50)[3:], run.with_suffix(".txt"))
+        said = resumed.stdout
         facts: Outcome = {"file": file.as_posix(), "how": how, "goes_on": resumed.returncode == 0}
         inside = "/".join(file.parts[2 if file.parts[0] == "checkpoints" else 1 :])
         facts["named"] = inside in said  # such as collector/environments.zip, 0/reward/c.1.0, manifest.json
@@ -186,7 +177,7 @@ def damage_files(folder: Path, whole: Path, jobs: int) -> Outcome:
         shutil.rmtree(run)
         return facts
 
-    return summary(each(one, cases, jobs))
+    return cases, one
 
 
 def flip(path: Path) -> None:
@@ -204,10 +195,11 @@ def cut(path: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "deleted": Path.unlink}
 
 
-def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
+def fill_disk(folder: Path, expected: str, seconds: float) -> Part:
     """Part `full`: a full disk is a pause or an error; afterwards the run ends as if nothing had been."""
-    library, results = compiled(folder), []
-    for share in (0.5, 0.65, 0.8):
+    library = compiled(folder)
+
+    def one(share: float) -> Outcome:
         run, flag = folder / f"full-{share}", folder / f"full-{share}.flag"
         fault = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(run), "FAULT_FULL": str(flag)}
         fault["FAULT_COUNT"] = str(folder / f"full-{share}.txt")
@@ -223,29 +215,18 @@ def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
         clear = refused > 0 and "No space left" in said
         facts = {"at": share, "refused": refused, "ended_by_itself": process.returncode == 0, "clear": clear}
         result = ended(run, expected, facts)
-        results.append(result if clear else {**result, "same": False, "said": said[-2000:]})
-    return summary(results)
+        return result if clear else {**result, "same": False, "said": said[-2000:]}
+
+    return (0.5, 0.65, 0.8), one
 
 
-def kill_configurations(folder: Path, count: int, jobs: int) -> Outcome:
-    """Part `configurations`."""
-    data, place = folder / "data", subfolder(folder, "configurations")
+def collected(folder: Path) -> Path:
+    """A run of SAC on Pendulum-v1, for algorithms that learn from datasets."""
+    if (folder / "data").exists():
+        return folder / "data"
     collect = "train sac --env Pendulum-v1 --steps 400 --replay-ratio 0 --eval-episodes 0 --no-console --no-tensorboard"
-    subprocess.run([sys.executable, "-m", "reverie", *collect.split(), "--run", str(data)], check=True)
-
-    def one(name: str) -> Outcome:
-        results = kill_configuration(name, count, place, data, fingerprint)
-        return {"same": all(result["same"] for result in results), "results": results}
-
-    every = each(one, CONFIGURATIONS, jobs)
-    total = summary([result for outcome in every for result in outcome["results"]])
-    return {"configurations": len(CONFIGURATIONS), **total}
-
-
-def subfolder(folder: Path, name: str) -> Path:
-    """A new folder in it."""
-    (folder / name).mkdir()
-    return folder / name
+    subprocess.run([sys.executable, "-m", "reverie", *collect.split(), "--run", str(folder / "data")], check=True)
+    return folder / "data"
 
 
 def compiled(folder: Path) -> Path:
@@ -256,39 +237,41 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def each(one: Callable[[Any], Outcome], cases: Iterable[Any], jobs: int) -> list[Outcome]:
-    """``one`` of every case, some at a time, with a sign of life."""
+def each(one: Callable[[Any], Outcome | list[Outcome]], cases: Sequence[Any], jobs: int) -> Iterator[Outcome]:
+    """``one`` of every case, some at a time."""
     with ThreadPoolExecutor(jobs) as pool:
-        results = []
-        for result in pool.map(one, cases):
-            results.append(result)
-            print("." if result["same"] else "F", end="", flush=True)
-    print()
-    return results
+        for outcomes in pool.map(one, cases):
+            yield from outcomes if isinstance(outcomes, list) else [outcomes]
 
 
-def summary(results: list[Outcome]) -> Outcome:
-    """How many, and those that went wrong."""
-    failed = [result for result in results if not result["same"]]
-    for result in failed:
-        print(json.dumps(result, indent=1))
-    return {"cases": len(results), "good": len(results) - len(failed), "failed": failed}
+def count(row: Outcome, outcome: Outcome) -> None:
+    """One more case of a part."""
+    row["cases"] += 1
+    row["good"] += outcome["same"]
+    row["stops"] += outcome.get("killed", False)
+    if "of" in outcome:  # a configuration, a command or a format
+        row["each"][outcome["of"]] = row["each"].get(outcome["of"], 0) + outcome.get("killed", True)
+    if not outcome["same"]:
+        row["failed"].append(outcome)
+        print(json.dumps(outcome, indent=1))
+    print("." if outcome["same"] else "F", end="", flush=True)
 
 
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="*", default=["kills", "calls", "files", "full"])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--each", type=int, default=20, help="cases of a configuration, a command or a format")
+    parser.add_argument("--parts", nargs="*", help="default: all")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--each", type=int, default=12, help="runs of a configuration, or stops of a command")
+    parser.add_argument("--damaged", type=int, default=62, help="damaged files of a format, or runs")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     given = parser.parse_args()
     former = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
     results: dict[str, Outcome] = {row["part"]: row for row in former}
-    with tempfile.TemporaryDirectory(prefix="reliability-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="reliability-") as name, contextlib.ExitStack() as stack:
+        folder, measured = Path(name), machine()
         whole = folder / "whole"
         started = time.perf_counter()
         reference = train(whole)
@@ -296,20 +279,33 @@ def main() -> None:
         assert reference.returncode == 0, reference.stdout + reference.stderr
         expected = fingerprint(whole)
         print(f"undisturbed: {seconds:.1f} s, {expected[:16]}")
-        parts: dict[str, Callable[[], Outcome]] = {
-            "kills": lambda: kill_at_random(folder, given.kills, given.jobs, expected, seconds),
-            "calls": lambda: kill_at_calls(folder, given.stride, given.jobs, expected),
-            "files": lambda: damage_files(folder, whole, given.jobs),
+
+        def servers(library: Path | None = None) -> Servers:
+            return stack.enter_context(contextlib.closing(Servers(given.jobs, library)))
+
+        def place(part: str) -> Path:
+            (folder / part).mkdir()
+            return folder / part
+
+        parts: dict[str, Callable[[], Part]] = {
+            "kills": lambda: kill_at_random(folder, given.kills, expected, seconds),
+            "calls": lambda: kill_at_calls(folder, given.stride, expected, servers(compiled(folder))),
+            "files": lambda: damage_files(folder, whole, servers()),
             "full": lambda: fill_disk(folder, expected, seconds),
-            "configurations": lambda: kill_configurations(folder, given.each, given.jobs),
-            "commands": lambda: summary(kill_commands(whole, given.each, subfolder(folder, "commands"))),
-            "formats": lambda: summary(damage_formats(given.each, subfolder(folder, "formats"))),
-            "agents": lambda: summary(damage_agents(whole, 20 * given.each, subfolder(folder, "agents"))),
+            "configurations": lambda: kill_configurations(
+                given.each, place("configurations"), collected(folder), fingerprint, servers()
+            ),
+            "commands": lambda: kill_commands(whole, collected(folder), given.each, place("commands"), servers()),
+            "formats": lambda: damage_formats(given.damaged, place("formats"), servers()),
+            "agents": lambda: damage_agents(whole, given.damaged, place("agents"), servers()),
         }
-        for part in given.parts:
-            results[part] = {"part": part, **parts[part]()}
-            print(f"{part}: {results[part]['good']} of {results[part]['cases']}")
-            write(given.out, machine(), list(results.values()))
+        for part in given.parts or parts:
+            row = results[part] = {"part": part, "cases": 0, "good": 0, "stops": 0, "each": {}, "failed": []}
+            cases, one = parts[part]()
+            for outcome in each(one, cases, given.jobs):
+                count(row, outcome)
+                write(given.out, measured, list(results.values()))
+            print(f"\n{part}: {row['good']} of {row['cases']}, {row['stops']} of them stopped")
 
 
 if __name__ == "__main__":

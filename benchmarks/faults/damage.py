@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import sys
@@ -11,9 +12,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
-from kills import serving
+from kills import Servers
 
-LONGEST_SECONDS = 60.0
+LONGEST = 60.0
+"""Seconds for a command, or for some that take little time."""
+AT_ONCE = 20
+"""How many files one process reads, of those with one format."""
 
 
 def flip(data: bytearray, at: int, drawn: random.Random) -> bytes:
@@ -49,52 +53,53 @@ def repeat(data: bytearray, at: int, drawn: random.Random) -> bytes:
 DAMAGES: tuple[Callable[[bytearray, int, random.Random], bytes], ...] = (flip, overwrite, zero, cut, repeat)
 
 
-def damage_formats(count: int, folder: Path) -> list[dict[str, Any]]:
+def damage_formats(count: int, folder: Path, servers: Servers) -> tuple[Any, Any]:
     """Damage each format ``count`` times, and read it as ``reverie data validate`` does."""
     import formats  # of tests/support
 
-    results = []
-    with serving() as server:
-        for name, form in formats.FORMATS.items():
-            drawn, whole, out = random.Random(name), folder / "whole", folder / "out.txt"
-            whole.mkdir()
-            form.write(whole)
-            (first, *others) = whole.iterdir()
-            relative = Path() if others else first.relative_to(whole)
-            files = sorted(file for file in whole.rglob("*") if file.is_file() and file.stat().st_size)
-            for number in range(count):
-                damaged = folder / "damaged"
-                shutil.copytree(whole, damaged)
-                file = damaged / drawn.choice(files).relative_to(whole)
-                data = bytearray(file.read_bytes())
-                damage = drawn.choice(DAMAGES)
-                file.write_bytes(damage(data, drawn.randrange(len(data)), drawn))
-                done = server.call(["data", "validate", str(damaged / relative)], out, LONGEST_SECONDS)
-                facts = {"format": name, "file": file.name, "number": number, "damage": damage.__name__}
-                facts["same"] = done.returncode in (0, 1) and "Traceback" not in done.stdout
-                results.append(
-                    facts if facts["same"] else {**facts, "code": done.returncode, "said": done.stdout[-1500:]}
-                )
-                shutil.rmtree(damaged)
-            shutil.rmtree(whole)
-    return results
+    for name, form in formats.FORMATS.items():
+        (folder / name).mkdir()
+        form.write(folder / name)
+
+    def some(case: tuple[int, str]) -> list[dict[str, Any]]:
+        begin, name = case
+        whole, places = folder / name, folder / f"damaged {begin} {name}"
+        (first, *others) = whole.iterdir()
+        numbers = range(begin, min(begin + AT_ONCE, count))
+        facts = [damage(whole, places / str(number), random.Random(f"{name} {number}")) for number in numbers]
+        targets = [places / str(number) / ("" if others else first.name) for number in numbers]
+        done = servers.call_each([["data", "validate", str(target)] for target in targets], places / "out.txt", LONGEST)
+        shutil.rmtree(places)
+        return [{"of": name, **fact, **judged(*ended)} for fact, ended in zip(facts, done, strict=True)]
+
+    return list(itertools.product(range(0, count, AT_ONCE), formats.FORMATS)), some
 
 
-def damage_agents(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
-    """Damage the files of a run, and of an agent in one file, and load it as ``reverie info`` and ``eval`` do."""
-    results, drawn, out = [], random.Random(3), folder / "out.txt"
-    files = sorted(file for file in run.rglob("*") if file.is_file() and file.stat().st_size)
-    with serving() as server:
-        for number in range(count):
-            damaged = folder / "damaged"
-            shutil.copytree(run, damaged)
-            file = damaged / files[number % len(files)].relative_to(run)
-            data, damage = bytearray(file.read_bytes()), drawn.choice(DAMAGES)
-            file.write_bytes(damage(data, drawn.randrange(len(data)), drawn))
-            command = (["info"], ["eval", "--episodes", "1"])[number // len(files) % 2]
-            done = server.call([command[0], str(damaged), *command[1:]], out, LONGEST_SECONDS)
-            facts = {"file": file.relative_to(damaged).as_posix(), "damage": damage.__name__, "command": command[0]}
-            facts["same"] = done.returncode in (0, 1) and "Traceback" not in done.stdout
-            results.append(facts if facts["same"] else {**facts, "code": done.returncode, "said": done.stdout[-1500:]})
-            shutil.rmtree(damaged)
-    return results
+def damage_agents(run: Path, count: int, folder: Path, servers: Servers) -> tuple[Any, Any]:
+    """Damage the files of a run, and load it as ``reverie info`` and ``eval`` do."""
+
+    def one(case: tuple[int, str]) -> dict[str, Any]:
+        number, command = case
+        damaged = folder / f"damaged-{number}-{command}"
+        facts = damage(run, damaged, random.Random(f"{command} {number}"))
+        words = [command, str(damaged), *(("--episodes", "1") if command == "eval" else ())]
+        done = servers.call(words, damaged.with_suffix(".txt"), longest=LONGEST)
+        shutil.rmtree(damaged)
+        return {"of": command, **facts, **judged(done.returncode, done.stdout)}
+
+    return list(itertools.product(range(count), ("info", "eval"))), one
+
+
+def damage(whole: Path, damaged: Path, drawn: random.Random) -> dict[str, Any]:
+    """Copy a folder, with damage to one of its files; say which."""
+    shutil.copytree(whole, damaged)
+    file = drawn.choice(sorted(file for file in damaged.rglob("*") if file.is_file() and file.stat().st_size))
+    data, how = bytearray(file.read_bytes()), drawn.choice(DAMAGES)
+    file.write_bytes(how(data, drawn.randrange(len(data)), drawn))
+    return {"file": file.relative_to(damaged).as_posix(), "damage": how.__name__}
+
+
+def judged(code: int, said: str) -> dict[str, Any]:
+    """Whether a command read the files or said in a sentence why not."""
+    same = code in (0, 1) and "Traceback" not in said
+    return {"same": same, **({} if same else {"code": code, "said": said[-1500:]})}

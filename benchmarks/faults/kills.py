@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
+import queue
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +56,11 @@ CONFIGURATIONS = {
 }
 """Arguments of ``reverie train`` by name; DATA is a dataset of Pendulum-v1."""
 
-
-REPEATED = ("push", "dream")
-"""Commands that write again into a folder that has their files."""
+STOPS = 4
+"""How often a run is killed before it may end."""
+NEVER = {"kill_after": math.inf, "longest": math.inf}
+END = "\x1e"
+"""Around an exit code, as in again.py."""
 
 
 class Server:
@@ -69,18 +74,22 @@ class Server:
         )
 
     def call(
-        self, arguments: list[str], out: Path, kill_after: float | None = None, **environment: str
+        self, commands: list[list[str]], out: Path, environment: dict[str, str], **kill: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command; its exit code is negative if a signal has killed it, here after ``kill_after`` seconds."""
+        """Run commands; the exit code is negative if a signal has killed them, as here with ``kill``, in seconds.
+
+        ``kill_after``: seconds of the processor; ``longest``: seconds.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        asked = {"arguments": arguments, "environment": environment, "out": str(out), "kill_after": kill_after}
+        asked = {"commands": commands, "environment": environment, "out": str(out), **NEVER, **kill}
+        out.touch()  # for a run that is killed before it says anything
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         code, seconds = self.process.stdout.readline().split()
         said = out.read_text(errors="replace")
         out.unlink()
-        result = subprocess.CompletedProcess(arguments, int(code), stdout=said, stderr="")
+        result = subprocess.CompletedProcess(commands, int(code), stdout=said, stderr="")
         result.seconds = float(seconds)  # type: ignore[attr-defined]
         return result
 
@@ -91,14 +100,43 @@ class Server:
         self.process.wait()
 
 
-@contextmanager
-def serving(library: Path | None = None) -> Iterator[Server]:
-    """A server, to the end of the context."""
-    server = Server(library)
-    try:
-        yield server
-    finally:
-        server.close()
+class Servers:
+    """Such processes, each for one of as many threads."""
+
+    def __init__(self, count: int, library: Path | None = None) -> None:
+        self.count = count
+        self._all = [Server(library) for _ in range(count)]
+        self._free: queue.Queue[Server] = queue.Queue()
+        for server in self._all:
+            self._free.put(server)
+
+    def call(
+        self, arguments: list[str], out: Path, environment: dict[str, str] | None = None, **kill: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, as a server does."""
+        return self._call([arguments], out, environment or {}, **kill)
+
+    def _call(self, *given: Any, **kill: float) -> subprocess.CompletedProcess[str]:
+        server = self._free.get()
+        try:
+            return server.call(*given, **kill)
+        finally:
+            self._free.put(server)
+
+    def call_each(self, commands: list[list[str]], out: Path, seconds: float) -> list[tuple[int, str]]:
+        """Run commands, in one process until it dies or takes too long; return exit codes and outputs."""
+        done: list[tuple[int, str]] = []
+        while len(done) < len(commands):
+            run = self._call(commands[len(done) :], out, {}, longest=seconds)
+            *pairs, said = run.stdout.split(END)
+            done += [(int(code), said) for said, code in zip(pairs[::2], pairs[1::2], strict=True)]
+            done.append((run.returncode, said))
+        return done
+
+    def close(self) -> None:
+        """No more runs."""
+        for server in self._all:
+            server.close()
 
 
 def words(name: str, run: Path, data: Path) -> list[str]:
@@ -106,72 +144,100 @@ def words(name: str, run: Path, data: Path) -> list[str]:
     return ["train", *CONFIGURATIONS[name].replace("DATA", str(data)).split(), *COMMON.split(), "--run", str(run)]
 
 
-def kill_configuration(name: str, count: int, folder: Path, data: Path, fingerprint: Any) -> list[dict[str, Any]]:
-    """Kill a configuration ``count`` times at random moments; resume each, and compare with an undisturbed run."""
-    results, drawn = [], random.Random(name)
-    with serving() as server:
-        whole, out = folder / f"{name}-whole", folder / f"{name}.txt"
-        undisturbed = server.call(words(name, whole, data), out)
-        if undisturbed.returncode:
-            return [{"configuration": name, "same": False, "said": undisturbed.stdout[-2000:]}]
-        expected = fingerprint(whole)
-        for number in range(count):
-            run, after = folder / f"{name}-{number}", drawn.uniform(0.0, undisturbed.seconds)  # type: ignore[attr-defined]
-            killed = server.call(words(name, run, data), out, after).returncode == -signal.SIGKILL
-            resumed = server.call(words(name, run, data), out)
-            same = resumed.returncode == 0 and fingerprint(run) == expected
-            said = {} if same else {"said": resumed.stdout[-2000:]}
-            results.append({"configuration": name, "after_s": round(after, 2), "killed": killed, "same": same, **said})
-            shutil.rmtree(run, ignore_errors=True)
-    return results
+def kill_configurations(count: int, folder: Path, data: Path, fingerprint: Any, servers: Servers) -> tuple[Any, Any]:
+    """Kill ``count`` runs of each configuration, some times each; compare them with one that nobody disturbed."""
+    whole = {}
+
+    def undisturbed(name: str) -> None:
+        run = folder / f"{name}-whole"
+        done = servers.call(words(name, run, data), folder / f"{name}.txt")
+        assert done.returncode == 0, done.stdout
+        whole[name] = fingerprint(run), done.seconds  # type: ignore[attr-defined]
+
+    with ThreadPoolExecutor(servers.count) as pool:
+        list(pool.map(undisturbed, CONFIGURATIONS))
+
+    def one(case: tuple[int, str]) -> dict[str, Any]:
+        number, name = case
+        run, out, (expected, seconds) = folder / f"{name}-{number}", folder / f"{name}-{number}.txt", whole[name]
+        drawn, codes = random.Random(f"{name} {number}"), []
+        moments = [drawn.uniform(0.0, seconds / 2) for _ in range(STOPS)]
+        for after in (*moments, math.inf):
+            done = servers.call(words(name, run, data), out, kill_after=after)
+            codes.append(done.returncode)
+        same = {*codes} <= {0, -signal.SIGKILL} and codes[-1] == 0 and fingerprint(run) == expected
+        said = {} if same else {"after_s": moments, "codes": codes, "said": done.stdout[-2000:]}
+        shutil.rmtree(run, ignore_errors=True)
+        return {"of": name, "killed": codes.count(-signal.SIGKILL), "same": same, **said}
+
+    return list(itertools.product(range(count), CONFIGURATIONS)), one
 
 
-def kill_commands(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
+COMMANDS = {
+    "export": ("export DATA --out OUT/policy.pt2", "policy.pt2"),
+    "dream": ("dream OUT --episodes 1 --horizon 5", ""),
+    "push": ("push RUN OUT/agent", "agent"),
+    "extract": ("extract RUN --out OUT/rows.npz", "rows.npz"),
+    "convert": ("data convert RUN OUT/rows.parquet", "rows.parquet"),
+}
+"""What writes to the folder OUT, which for dream is a copy of the run; and what is there when all is written."""
+
+
+def kill_commands(run: Path, data: Path, count: int, folder: Path, servers: Servers) -> tuple[Any, Any]:
     """Kill commands that write at random moments: what they write is there as a whole or not at all, and written again.
 
-    ``run``: of DreamerV3. Its own files stay as they are.
+    ``run``: of DreamerV3; ``data``: of SAC, whose export takes seconds. Their own files stay as they are.
     """
-    commands = {
-        "export": (["export", str(run), "--out", "OUT.pt2"], "OUT.pt2"),
-        "dream": (["dream", "OUT", "--episodes", "1", "--horizon", "5"], "OUT"),
-        "push": (["push", str(run), "OUT"], "OUT"),
-        "extract": (["extract", str(run), "--out", "OUT.npz"], "OUT.npz"),
-        "convert": (["data", "convert", str(run), "OUT.parquet"], "OUT.parquet"),
-    }
-    before, results = contents(run), []
-    with serving() as server:
-        for name, (arguments, target) in commands.items():
-            drawn, out = random.Random(name), folder / f"{name}.txt"
+    before, whole = [contents(run), contents(data)], {}
 
-            def call(place: str, after: float | None = None, *, given: list[str] = arguments, out: Path = out) -> Any:
-                return server.call([word.replace("OUT", str(folder / place)) for word in given], out, after)
+    def call(name: str, place: Path, after: float = math.inf) -> Any:
+        places = {"RUN": run, "DATA": data, "OUT": place}
+        words = re.sub("RUN|DATA|OUT", lambda found: str(places[found[0]]), COMMANDS[name][0]).split()
+        return servers.call(words, place.with_suffix(".txt"), kill_after=after)
 
-            if name == "dream":
-                shutil.copytree(run, folder / f"{name}-whole")
-            whole = call(f"{name}-whole")
-            if whole.returncode:
-                results.append({"command": name, "same": False, "said": whole.stdout[-2000:]})
-                continue
-            expected = sizes(folder / target.replace("OUT", f"{name}-whole"))
-            for number in range(count // 10 if name == "export" else count):  # which takes minutes
-                place, after = f"{name}-{number}", drawn.uniform(0.0, whole.seconds)
-                path = folder / target.replace("OUT", place)
-                if name == "dream":
-                    shutil.copytree(run, path)
-                call(place, after)
-                complete = name in REPEATED or not path.exists() or sizes(path).keys() == expected.keys()
-                again = call(place) if name in REPEATED or not path.exists() else None
-                done = again is None or again.returncode == 0
-                facts = {"command": name, "after_s": round(after, 2), "complete": complete, "done": done}
-                facts["same"] = complete and done and sizes(path).keys() == expected.keys() and contents(run) == before
-                results.append(facts if facts["same"] or again is None else {**facts, "said": again.stdout[-1500:]})
-                shutil.rmtree(path, ignore_errors=True)
-    return results
+    def prepare(name: str, place: Path) -> None:
+        shutil.copytree(run, place) if name == "dream" else place.mkdir()
+
+    def is_taken_for_whole(name: str, place: Path) -> bool:
+        target = place / COMMANDS[name][1]
+        if name == "push":
+            return servers.call(["info", str(target)], place.with_suffix(".txt")).returncode == 0
+        return name != "dream" and target.exists()
+
+    for name in COMMANDS:
+        place = folder / f"{name}-whole"  # files contain it, so that others are as long
+        prepare(name, place)
+        done = call(name, place)
+        assert done.returncode == 0, done.stdout
+        whole[name] = sizes(place), done.seconds
+
+    def one(case: tuple[int, str]) -> dict[str, Any]:
+        number, name = case
+        place, (expected, seconds) = folder / f"{name}-{number:05}", whole[name]
+        prepare(name, place)
+        after = random.Random(f"{name} {number}").uniform(0.0, seconds)
+        killed = call(name, place, after).returncode == -signal.SIGKILL
+        there, is_whole = sizes(place), is_taken_for_whole(name, place)
+        complete = all(expected.get(file, size) == size for file, size in there.items())  # others are temporary
+        complete &= not is_whole or expected.keys() <= there.keys()
+        again = None if is_whole and name != "push" else call(name, place)
+        done = (again is None or again.returncode == 0) and expected.items() <= sizes(place).items()
+        untouched = [contents(run), contents(data)] == before
+        facts = {"of": name, "after_s": round(after, 2), "killed": killed, "complete": complete, "done": done}
+        facts["same"] = complete and done and untouched
+        if not facts["same"]:
+            facts |= {"there": there, "expected": expected, "said": "" if again is None else again.stdout[-1500:]}
+        shutil.rmtree(place)
+        return facts
+
+    return list(itertools.product(range(count), COMMANDS)), one
 
 
 def sizes(path: Path) -> dict[str, int]:
     """The files of a file or folder."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    files = (
+        [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and file.suffix != ".lock"]
+    )
     return {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
 
 

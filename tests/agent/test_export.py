@@ -295,6 +295,20 @@ def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, mo
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]
 
 
+def test_a_policy_is_there_only_with_the_file_that_describes_it(tmp_path, monkeypatch):
+    """Whenever the command is killed: neither alone, nor beside that of an earlier export."""
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
+
+    def kill(path, values):
+        raise KeyboardInterrupt
+
+    export(agent, steps=5, format="torch")
+    monkeypatch.setattr("reverie.agent.policy_file.write_json", kill)
+    with pytest.raises(KeyboardInterrupt):
+        export(agent, steps=5, format="torch")
+    assert [path.name for path in tmp_path.glob("*policy*")] == ["policy.json"]
+
+
 class Delayed(NamedTuple):
     newest: torch.Tensor
     before: torch.Tensor

@@ -7,11 +7,13 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -233,6 +235,23 @@ def test_missing_resources_are_named(cluster, monkeypatch, capfd):
 def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
     assert main(["train", *DQN, "--cluster", "ray:127.0.0.1:9"]) == 1
     assert "No connection to the Ray cluster at 127.0.0.1:9" in capfd.readouterr().err
+
+
+def test_all_save_if_the_head_is_lost(monkeypatch, capfd):
+    """Ray ends its processes without a word to them 60 seconds after the head has ended."""
+    monkeypatch.setattr(on_ray, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(on_ray, "HEAD_POLL", 0.05)
+    context, got = SimpleNamespace(gcs_address="127.0.0.1:9"), []
+    with on_ray.watch_head(SimpleNamespace(get_runtime_context=lambda: context), got):
+        wait(lambda: got, seconds=60)
+    assert got == [signal.SIGTERM]
+    assert "The head of the Ray cluster at 127.0.0.1:9 has not answered" in capfd.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        context.gcs_address = f"127.0.0.1:{head.getsockname()[1]}"
+        with on_ray.watch_head(SimpleNamespace(get_runtime_context=lambda: context), got):
+            for _ in range(3):
+                head.accept()
+    assert len(got) == 1
 
 
 def test_a_failure_of_ray_is_no_traceback(cluster, monkeypatch, capfd):

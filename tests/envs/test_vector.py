@@ -325,7 +325,7 @@ def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vecto
     assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
     assert "declares -1 to 1. It is used unchanged" in one
     assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
-    assert "rounds integers beyond 16,777,216" in two
+    assert "rounds numbers beyond 16,777,216" in two
 
 
 def test_who_takes_the_rows_of_training_already_need_not_warn(said):

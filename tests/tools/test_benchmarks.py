@@ -67,6 +67,17 @@ def test_the_page_says_how_fast_data_were_read() -> None:
     assert f"{peaks[0]} to {peaks[-1]} times the size of the rows" in text
 
 
+def test_the_page_says_what_was_killed_and_damaged() -> None:
+    page, rows = page_and_rows("comparison.md", "reliability.json")
+    killed = [row for row in rows if row["part"] in ("kills", "calls", "configurations", "commands")]
+    damaged = [row for row in rows if row["part"] in ("files", "formats", "agents")]
+    for part, text in ((killed, "runs and commands"), (damaged, "damaged files")):
+        assert f"{sum(row['good'] for row in part):,} of {sum(row['cases'] for row in part):,} {text}" in page
+    assert f"stopped {sum(row.get('stops', row['cases']) for row in killed):,} times" in page
+    (configurations,) = (row["each"] for row in rows if row["part"] == "configurations")
+    assert f"in {len(configurations)} configurations" in page
+
+
 def test_the_page_says_what_the_store_costs() -> None:
     page, rows = page_and_rows("replay_store.md", "store.json")
     page = page.partition("## What it costs")[2]

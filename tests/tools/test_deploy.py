@@ -138,6 +138,7 @@ def test_the_image_needs_no_copyleft(capsys: pytest.CaptureFixture[str], monkeyp
     names = capsys.readouterr().out
     assert "ale-py" in names
     assert "numpy" in names
+    assert [line.partition(" ")[0] for line in names.splitlines() if "its program ffmpeg" in line] == ["imageio-ffmpeg"]
     copyleft = ["GPL-2.0-only", "GNU General Public License v3 (GPLv3)", "AGPL-3.0-or-later", "MIT AND GPL-3.0"]
     assert all(licenses.COPYLEFT.search(text) for text in copyleft)
     assert not any(licenses.COPYLEFT.search(text) for text in ("MIT", "LGPL-2.1", "GNU Lesser General Public License"))

@@ -83,11 +83,13 @@ def export_policy(
                     f"the exported policy acts differently from {player!r} in {num_differing} of {steps} steps, by "
                     f"more than {ATOL:g}. Nothing was written."
                 )
+            report = ExportReport(file, file.with_suffix(".json"), steps, num_differing, error)
+            metadata = _export_metadata(player, function, format, report)
+            file.unlink(missing_ok=True)  # whenever it is there, the JSON file is the one that describes it
+            write_json(report.metadata_file, metadata)
             os.replace(part, file)
         finally:
             part.unlink(missing_ok=True)
-        report = ExportReport(file, file.with_suffix(".json"), steps, num_differing, error)
-        write_json(report.metadata_file, _export_metadata(player, function, format, report))
     return report
 
 

@@ -233,7 +233,7 @@ class Reader(ABC):
         self.notes |= Counter(counts)
 
     def note_large(self, name: str, values: np.ndarray, space: Space) -> None:
-        """Record the largest integer of an observation ``[n, ...]``, if float32 cannot represent it exactly."""
+        """Record the largest number of an observation ``[n, ...]``, if float32 rounds numbers of its size."""
         if not isinstance(space, spaces.Box) or not is_wide(space):
             return
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
@@ -245,7 +245,7 @@ class Reader(ABC):
         """Return all remarks as sentences."""
         remarks = [with_count(remark, times) for remark, times in self.notes.items()]
         inexact = INEXACT.format(high=EXACT).rstrip(".")
-        large = (f"{name} has whole numbers up to {value:,.0f}, {inexact}" for name, value in self.largest.items())
+        large = (f"{name} has numbers up to {value:,.0f}, {inexact}" for name, value in self.largest.items())
         return [*remarks, *large]
 
 

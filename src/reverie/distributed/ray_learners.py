@@ -48,6 +48,10 @@ UNRESPONSIVE_SECONDS = 60.0
 """Seconds without an answer after which a learner counts as lost."""
 POLL = 0.5
 """Seconds between two polls of a learner."""
+HEAD_SECONDS = 40.0
+"""Seconds without an answer after which the head of the cluster counts as lost. After 60, Ray ends every process."""
+HEAD_POLL = 2.0
+"""Seconds between two attempts to reach the head, and for each of them."""
 
 
 class RayLearner:
@@ -108,7 +112,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     them. ``words``: without the run folder, which has the same path on all nodes, and without the Ray options.
     """
     namespace = uuid.uuid4().hex
-    with cluster(request.address, namespace) as ray:
+    with cluster(request.address, namespace) as ray, collect_signals() as got, watch_head(ray, got):
         resources = learner_resources(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         actor = {"CPU": 1, **request.actor}
         command = [*words, "--run", str(run)]
@@ -116,10 +120,35 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         command += [] if resources["GPU"] or config.device != "auto" else ["--device", "cpu"]
         bundles = [resources] * config.learners + [actor] * config.actors
         placement = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
-        with collect_signals() as got:
-            return _run_until_done(
-                command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got
-            )
+        return _run_until_done(
+            command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got
+        )
+
+
+@contextlib.contextmanager
+def watch_head(ray: Any, got: list[int]) -> Iterator[None]:
+    """Let all save, as at a signal, if the head of the cluster is lost; 20 seconds later, Ray ends this process."""
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    is_over = threading.Event()
+
+    def watch_it() -> None:
+        answered = time.monotonic()
+        while not is_over.wait(HEAD_POLL):
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, int(port)), HEAD_POLL).close()
+                answered = time.monotonic()
+            if time.monotonic() > answered + HEAD_SECONDS:
+                logger.warning(
+                    f"The head of the Ray cluster at {host}:{port} has not answered for {HEAD_SECONDS:.0f} seconds: "
+                    "the run saves and ends. Start the cluster again; then the same command resumes the run."
+                )
+                return got.append(signal.SIGTERM)
+
+    threading.Thread(target=watch_it, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @contextlib.contextmanager

@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.distributed.ray_learners import MAX_RESTARTS, RayLearner, wait_until_unlocked
+from reverie.distributed.ray_learners import MAX_RESTARTS, RayLearner, wait_until_unlocked, watch_head
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
@@ -101,7 +102,8 @@ def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> No
         return
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have their own logs
     searcher = _QueueSearcher(queue)
-    with ThreadPoolExecutor(1) as apart:  # so that Ray Tune does not change the signal handlers
+    apart = ThreadPoolExecutor(1)  # so that Ray Tune does not change the signal handlers
+    with watch_head(ray, queue.received_signals), apart:
         apart.submit(
             tune.run, _TuneTrial, name="ray", storage_path=str(queue.runs[0].log.parent), search_alg=searcher,
             stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=MAX_RESTARTS,

@@ -22,8 +22,8 @@ warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as 
 warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
     Declare the true bounds, or -np.inf and np.inf
 warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32,
-    which cannot represent larger integers exactly. Subtract an offset, such as the time of the first step, or divide;
-    encode identifiers as classes, or exclude them with env.exclude_keys
+    which rounds larger numbers. Subtract an offset, such as the time of the first step, or divide; encode identifiers
+    as classes, or exclude them with env.exclude_keys
 warning reused: an observation changed after it was returned, in the {where} that followed: its array is reused, so a
     stored reference changes later. Return a copy, obs.copy()
 warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes

@@ -46,11 +46,11 @@ def is_wide(space: Space) -> bool:
 
 
 def is_rounded(values: np.ndarray) -> np.ndarray:
-    """Return which whole numbers among ``values`` float32 rounds to others, bool in their shape."""
+    """Return which ``values`` beyond ``EXACT`` float32 rounds, as it rounds all times of day, bool in their shape."""
     with np.errstate(over="ignore", invalid="ignore"):
         is_changed = values.astype(np.float32).astype(values.dtype) != values
     if values.dtype.kind == "f":
-        is_changed &= np.isfinite(values) & (values == np.rint(values))
+        is_changed &= np.isfinite(values) & (np.abs(values) > EXACT)
     return np.asarray(is_changed)
 
 
@@ -117,7 +117,7 @@ OUTSIDE = (
     "np.inf, or clip it in a wrapper."
 )
 INEXACT = (
-    "but learners see float32, which rounds integers beyond {high:,.0f}. Subtract an offset, such as the time of the "
+    "but learners see float32, which rounds numbers beyond {high:,.0f}. Subtract an offset, such as the time of the "
     "first step, or divide; encode identifiers as classes, or exclude them with env.exclude_keys."
 )
 
