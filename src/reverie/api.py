@@ -419,7 +419,7 @@ def check_env(
         settings = resolve_settings(name)
     settings.algo.check_actions(spec)
     episodes = [*zip(*(report.measurements.get(name, ()) for name in ("returns", "lengths")), strict=True)]
-    if problem := settings.algo.find_problem(episodes):
+    if problem := settings.algo.scale_warning(episodes):
         warning = Finding(severity="warning", name="atoms", text=problem)
         report = dataclasses.replace(report, findings=sort_findings((*report.findings, warning)))
     if not report.ok:

@@ -9,7 +9,7 @@ from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
 from reverie.nn.memory import GRU, LSTM
 from reverie.nn.normals import UnclippedNormal
 from reverie.nn.optim import GlobalRMSpropConfig
@@ -152,7 +152,7 @@ def test_acting_remembers_what_learning_sees():
 def test_mixed_actions_are_the_sum_of_their_parts():
     logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
     spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
-    joint = MixedDistribution(
+    joint = HybridDistribution(
         UnclippedNormal(mean, log_std), GumbelCategoricals(logits, (3,)), ActionLayout(ActionSpec(parts=spec))
     )
     one, other = torch.distributions.Categorical(logits=logits), torch.distributions.Normal(mean, log_std.exp())

@@ -55,14 +55,14 @@ from reverie.algos.iqn import IQNConfig, IQNObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
 from reverie.algos.rebrac import ReBRACConfig, ReBRACObjective
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
-from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
+from reverie.algos.sac import HybridSACObjective, SACConfig, SACObjective
 from reverie.algos.simba_v2 import SimbaV2Config, SimbaV2Objective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.algos.tqc import TQCConfig, TQCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import CriticStack
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
@@ -97,7 +97,9 @@ def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
 def both(kind: Callable[..., Any]) -> Tiny:
     return Tiny(
         9,
-        lambda y: MixedDistribution(kind(*y[..., :4].tanh().chunk(2, -1)), GumbelCategoricals(y[..., 4:], TWO), LAYOUT),
+        lambda y: HybridDistribution(
+            kind(*y[..., :4].tanh().chunk(2, -1)), GumbelCategoricals(y[..., 4:], TWO), LAYOUT
+        ),
     )
 
 
@@ -875,7 +877,7 @@ CASES = {
         mixed,
     ),
     "sac_mixed": Case(
-        lambda c: MixedSACObjective(both(SquashedNormal), values(2, TWO, 2), c, ENTROPY, LAYOUT), SACConfig,
+        lambda c: HybridSACObjective(both(SquashedNormal), values(2, TWO, 2), c, ENTROPY, LAYOUT), SACConfig,
         hybrid_sac, ACT, [*SOFT, {"num_target_critics": 2}], mixed,
     ),
 }  # fmt: skip

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
-from reverie.nn.actors import CategoricalActor, MixedActor
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.actors import CategoricalActor, HybridActor
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
 from reverie.nn.functional import mask_illegal
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normals import DiagonalNormal
@@ -72,7 +72,7 @@ def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
     torch.manual_seed(0)
     mean, log_std = torch.tensor([0.1, -0.2, 0.3]).expand(20_000, 3), torch.tensor(-3.0).expand(20_000, 3)
     logits = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5)
-    made = MixedDistribution(DiagonalNormal(mean, log_std), GumbelCategoricals(logits, (2, 3)), ActionLayout(MIXED))
+    made = HybridDistribution(DiagonalNormal(mean, log_std), GumbelCategoricals(logits, (2, 3)), ActionLayout(MIXED))
     action, density = made.sample()
     one, two = logits[0, :2].softmax(-1), logits[0, 2:].softmax(-1)
     expected = torch.cat([one, mean[0, :2], two, mean[0, 2:]])
@@ -84,7 +84,7 @@ def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
 
 
 def test_illegal_classes_beside_numbers_are_never_drawn():
-    actor = MixedActor(SPEC, MIXED, NetworkConfig())
+    actor = HybridActor(SPEC, MIXED, NetworkConfig())
     legal = torch.tensor([False, True, True, True, True, False, True, True])
     action, density = actor({"state": torch.randn(500, 3), MASK_KEY: legal.expand(500, 8)}).sample()
     assert torch.equal((action != 0).any(0), legal)

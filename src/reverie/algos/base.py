@@ -223,7 +223,7 @@ class Algorithm(NotesChanges, nn.Module):
         """Return the epsilon, or the standard deviation of the action noise, after ``env_steps``; None: neither."""
         return None
 
-    def find_problem(self, metrics: Mapping[str, float]) -> str:
+    def metrics_warning(self, metrics: Mapping[str, float]) -> str:
         """Return a warning about the metrics of a log entry, which a run shows once; "" if there is none."""
         return ""
 

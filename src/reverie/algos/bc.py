@@ -22,7 +22,7 @@ from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
 from reverie.nn.actor_critic import DeterministicActor
-from reverie.nn.actors import CategoricalActor, GaussianActor, MixedActor
+from reverie.nn.actors import CategoricalActor, GaussianActor, HybridActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
@@ -121,7 +121,7 @@ def _cloning_actor(
         return GaussianActor(obs_spec, chunk_size * action_spec.width, cfg, dtype)
     if clone == "categorical":
         return CategoricalActor(obs_spec, num_classes_per_choice(action_spec), cfg, dtype)
-    return MixedActor(obs_spec, action_spec, cfg, dtype)
+    return HybridActor(obs_spec, action_spec, cfg, dtype)
 
 
 def propose_chunk(actor: nn.Module, obs: Obs, noise: Tensor | None) -> Tensor:

@@ -197,7 +197,7 @@ class VAEOutput(NamedTuple):
 class Perturbation(Network):
     """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
 
-    of_several = True
+    accepts_action_lists = True
     """See :func:`~reverie.nn.actor_critic.many_action_values`."""
 
     def __init__(

@@ -83,7 +83,7 @@ class FQEObjective(NotesChanges, nn.Module):
 class UnitCritic(nn.Module):
     """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned faster."""
 
-    of_several = True
+    accepts_action_lists = True
     """See :func:`~reverie.nn.actor_critic.many_action_values`."""
 
     def __init__(self, inner: QEnsemble, units: ValueUnits) -> None:

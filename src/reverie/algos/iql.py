@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import QEnsemble
-from reverie.nn.actors import CategoricalActor, FixedStdGaussianActor, MixedActor
+from reverie.nn.actors import CategoricalActor, FixedStdGaussianActor, HybridActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, Network, share_encoder, unshared_parameters
@@ -123,7 +123,7 @@ class IQL(ModelFree):
         if kind == "continuous":
             return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
         if kind == "mixed":
-            return MixedActor(obs_spec, action_spec, c.networks, c.dtype)
+            return HybridActor(obs_spec, action_spec, c.networks, c.dtype)
         return CategoricalActor(obs_spec, num_classes_per_choice(action_spec), c.networks, c.dtype)
 
     def train_step(self, batch: Batch) -> Update:

@@ -115,7 +115,7 @@ class ModelFree(Algorithm):
         schedule = getattr(self.cfg, "exploration", None)
         return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
-    def find_problem(self, metrics: Mapping[str, float]) -> str:
+    def metrics_warning(self, metrics: Mapping[str, float]) -> str:
         atoms, clipped = getattr(self.cfg, "atoms", None), metrics.get(CLIPPED, 0.0)
         return "" if atoms is None else str(atoms.warning(clipped / max(1 - self.cfg.discount, 1e-3)))  # over a horizon
 

@@ -25,7 +25,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.actor_critic import QEnsemble
-from reverie.nn.actors import MixedActor, MixedQEnsemble, TanhGaussianActor
+from reverie.nn.actors import HybridActor, HybridQEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.bodies import Body
 from reverie.nn.distributions import ActionLayout
@@ -182,10 +182,10 @@ class SACObjective(SoftObjective):
         return self.soft_targets(batch, value, entropy)
 
 
-class MixedSACObjective(SACObjective):
+class HybridSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
-    ``actor(obs)`` returns :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
+    ``actor(obs)`` returns :class:`~reverie.nn.distributions.HybridDistribution`, and ``critic(obs, numbers)`` the
     values of all classes given the continuous part, ``[K, ..., D]``. Values of several choices are additive, as in
     :mod:`~reverie.algos.discrete_sac`.
     """
@@ -198,9 +198,9 @@ class MixedSACObjective(SACObjective):
         self.layout = layout
 
     @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
-        actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
-        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> HybridSACObjective:
+        actor = HybridActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
+        critic = HybridQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         classes = num_classes_per_choice(action_spec)
         entropy = CHOICE_ENTROPY * sum(map(math.log, classes)) - num_continuous(action_spec)
         objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
@@ -231,7 +231,7 @@ class MixedSACObjective(SACObjective):
 class SAC(ModelFree):
     """The learner of SAC: actor, critics and a temperature, their updates and the policy."""
 
-    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SACObjective, "mixed": HybridSACObjective}
     """The losses, by the kind of the actions."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:

@@ -110,7 +110,7 @@ class AlgorithmConfig(LearnerConfig):
             f"Suitable algorithms: {', '.join(fit['online'])}{also}."
         )
 
-    def find_problem(self, episodes: Sequence[tuple[float, int]]) -> str:
+    def scale_warning(self, episodes: Sequence[tuple[float, int]]) -> str:
         """Return a warning if the return and length of ``episodes`` do not fit these settings; "" if they do."""
         return ""
 

@@ -107,7 +107,7 @@ class TDConfig(ValueConfig):
         """Range of the atoms of categorical critics; None: values have no range."""
         return None
 
-    def find_problem(self, episodes: Sequence[tuple[float, int]]) -> str:
+    def scale_warning(self, episodes: Sequence[tuple[float, int]]) -> str:
         if self.atoms is None or self.reward_scale is not None:
             return ""
         # discounted returns, if all rewards of an episode are equal

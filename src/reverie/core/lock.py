@@ -89,7 +89,7 @@ def _read_owner(path: Path) -> tuple[int, str] | None:
 
 
 def is_in_use(folder: Path) -> bool:
-    """Return whether a process has the lock of a folder. One of another host, or that nobody names, may have died."""
+    """Return whether a process has the lock of a folder. One of another host, or without an owner, may be stale."""
     path = folder / LOCK_FILE_NAME
     owner = _read_owner(path)
     if owner is None or owner[1] != socket.gethostname():

@@ -62,7 +62,7 @@ class ExperimentConfig(Config):
     """Gradient updates of an offline run, which has no env steps."""
     hours: Annotated[float | None, Above(0)] = None
     """Hours after which the run ends at the latest, with its final evaluation. Schedules, such as those of learning
-    rates and exploration, then follow the larger part of steps and of time. None: no limit."""
+    rates and exploration, then follow whichever is further along, steps or time. None: no limit."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replay ratio: gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None

@@ -203,7 +203,7 @@ def supports_act(
 
 
 def supports_watch_and_act(statistics: Any, policy: Any, step: Step, state: Any, mode: Mode) -> bool:
-    """Return whether :func:`watch_and_act_captured` can be used: statistics of a user may do anything."""
+    """Return whether :func:`watch_and_act_captured` can be used: not for custom statistics, which may do anything."""
     is_repeatable = type(statistics) is Preprocessor and statistics.repeats_updates(step)
     return is_repeatable and supports_act(policy, step, state, mode, statistics)
 

@@ -68,7 +68,7 @@ class RecentReturn:
         self._entries: deque[tuple[float, float]] = deque()  # mean return, number of episodes
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Add a log entry; without a counter of episodes, as if it had one episode."""
+        """Add a log entry. Without a count of episodes it weighs as one episode."""
         if "episode/score" not in values:
             return
         total = values.get("counters/episodes", self._total + 1)

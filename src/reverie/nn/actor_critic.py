@@ -34,7 +34,7 @@ class QEnsemble(Network):
     quantiles, along another last axis.
     """
 
-    of_several = True
+    accepts_action_lists = True
     """See :func:`many_action_values`."""
 
     def __init__(
@@ -69,10 +69,10 @@ class CriticStack(nn.Module):
 def many_action_values(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
     """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    A critic with the attribute ``of_several`` accepts such actions; for others, each observation is repeated n times.
-    ``first``: return the values of the first of K critics alone, ``[..., n]``.
+    A critic with the attribute ``accepts_action_lists`` accepts such actions; for others, each observation is repeated
+    n times. ``first``: return the values of the first of K critics alone, ``[..., n]``.
     """
-    if not getattr(critic, "of_several", False):
+    if not getattr(critic, "accepts_action_lists", False):
         axis, n = action.ndim - 2, action.shape[-2]
         obs = {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
     values: Tensor = critic(obs, action, copy=0) if first else critic(obs, action)

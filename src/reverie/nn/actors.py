@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_choice, num_continuous
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import DeterministicActor
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
 from reverie.nn.functional import mask_illegal
 from reverie.nn.network import Network, NetworkConfig
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
@@ -91,7 +91,7 @@ class CategoricalActor(Network):
         return GumbelCategoricals(mask_illegal(super().forward(obs), obs), self.classes)
 
 
-class MixedActor(Network):
+class HybridActor(Network):
     """A policy pi(a | s) over continuous and discrete parts: one MLP for the parameters of both."""
 
     def __init__(
@@ -110,10 +110,10 @@ class MixedActor(Network):
         self.numbers = numbers
         self.layout: ActionLayout = ActionLayout(action_spec)
 
-    def forward(self, obs: Obs) -> MixedDistribution:  # type: ignore[override]
+    def forward(self, obs: Obs) -> HybridDistribution:  # type: ignore[override]
         mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
         choices = GumbelCategoricals(mask_illegal(logits, _class_mask(obs, self.layout)), self.classes)
-        return MixedDistribution(self.numbers(mean, log_std), choices, self.layout)
+        return HybridDistribution(self.numbers(mean, log_std), choices, self.layout)
 
 
 def _class_mask(obs: Obs, layout: ActionLayout) -> Obs:
@@ -127,7 +127,7 @@ def sample_many(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     return action, density
 
 
-class MixedQEnsemble(Network):
+class HybridQEnsemble(Network):
     """K critics of mixed actions that share only a CNN: they read the continuous part and value each class."""
 
     def __init__(

@@ -239,7 +239,7 @@ class ActionLayout:
         return torch.cat([next(number_parts if number else class_parts) for number in self.continuous], -1)
 
 
-class MixedDistribution:
+class HybridDistribution:
     """The product of a distribution of an action's continuous part and one of its choices."""
 
     def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:

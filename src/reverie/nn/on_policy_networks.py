@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.cnn import ConvReLU
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import mask_illegal, without_grad
 from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
@@ -92,7 +92,7 @@ class PolicyActor(PolicyValueBranch):
             return UnclippedNormal(outputs, self.log_std)
         layout = ActionLayout(self.spec)
         means, logits = layout.split(outputs)
-        return MixedDistribution(
+        return HybridDistribution(
             UnclippedNormal(means, self.log_std), GumbelCategoricals(logits, num_classes_per_choice(self.spec)), layout
         )
 

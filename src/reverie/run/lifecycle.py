@@ -307,9 +307,9 @@ class RunLifecycle:
 
     def on_log(self, entry: Mapping[str, float]) -> None:
         """Call the callbacks with a log entry, unless it is empty. Log the learner's first warning about an entry."""
-        find_problem = getattr(self.experiment.algo, "find_problem", None)
-        if find_problem is not None and not self.has_warned and (problem := find_problem(entry)):
-            logger.warning(problem)
+        metrics_warning = getattr(self.experiment.algo, "metrics_warning", None)
+        if metrics_warning is not None and not self.has_warned and (warning := metrics_warning(entry)):
+            logger.warning(warning)
             self.has_warned = True
         if entry:
             self.callbacks.call("on_log", entry)
