@@ -12,7 +12,6 @@ from reverie.core.logger import logger
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
-from reverie.datasets.format_detection import open_reader
 from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly
 from reverie.envs.suites import has_goal_tasks
@@ -85,6 +84,8 @@ def _dataset_env_id(data: DatasetConfig) -> str:
 
     "" if it names none or cannot be read (reading it reports why).
     """
+    from reverie.datasets.format_detection import open_reader  # imports all readers
+
     try:
         with open_reader(data.path, data) as reader:
             return reader.env_id()
