@@ -16,7 +16,7 @@ from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Window
 from reverie.datasets.config import DatasetConfig
-from reverie.datasets.dataset import open_recorded
+from reverie.datasets.dataset import build_dataset, open_recorded
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import HeldoutEpisodes
@@ -84,7 +84,7 @@ def test_held_out_episodes_are_never_learned_from_and_measuring_changes_nothing(
     assert list(heldout_losses(tmp_path / "parts")) == [10, 20, 25, 30]
     whole = DatasetConfig(path=str(pendulum))
     with contextlib.closing(open_recorded(whole)) as recorded:
-        rows = whole.build(recorded, window=Window(batch=2, length=2), seed=0)
+        rows = build_dataset(whole, recorded, window=Window(batch=2, length=2), seed=0)
     episode = np.cumsum(rows.column("is_first"))
     with contextlib.closing(build(read_config(tmp_path / "plain"))) as experiment:
         for name in ("obs/observation", "reward", "is_first", "is_last"):

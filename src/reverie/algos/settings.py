@@ -24,7 +24,7 @@ class AlgorithmConfig(LearnerConfig):
     """Settings that every algorithm has."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of action spaces that it learns (``nn/actor_critic.py: action_kind``), which ``build`` checks. Errors about
+    """Kinds of action spaces that it learns (``core/specs.py: action_kind``), which ``build`` checks. Errors about
     actions suggest algorithms by this field; an algorithm without it is not suggested, and accepts all actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for offline learning. It may still collect rows itself."""

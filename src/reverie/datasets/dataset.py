@@ -127,7 +127,7 @@ class RecordedEpisodes:
         return self.reader.rows()
 
     def parts(self, collect: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
-        """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: row_columns``.
+        """Yield all rows, ``[n, ...]`` by column as in ``core/columns.py: row_columns``.
 
         ``collect``: lists by name, to which the columns of that name, such as ``reward``, are appended while reading,
         float32 ``[n]`` per part and unclipped. Nothing is appended for missing columns.
