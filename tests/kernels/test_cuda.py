@@ -182,7 +182,7 @@ def test_environments_on_the_device_are_waited_for_once_for_each_rollout(own, tm
         "algo.lr": 3e-4, "algo.clip_range": 0.2, "eval_episodes": 0, "threads": 1, "console": False,
         "tensorboard": False,
     }  # fmt: skip
-    result = reverie.train("ppo", env=CycleThere, run=tmp_path / "run", steps=400, device="cuda:0", **given | own)
+    result = reverie.train("ppo", env=CycleThere, run=tmp_path / "run", steps=200, device="cuda:0", **given | own)
     rollouts = result.updates // 4
     assert gpu.waits["run/collect.py:_count_rollout"] == gpu.waits["envs/torch_vector.py:check"] == rollouts
     assert max(gpu.waits.values()) < 16 * rollouts  # nothing in each turn
@@ -259,18 +259,18 @@ def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turn
     given |= {} if name == "dreamer_v3" else {"algo.batch_size": 16, "algo.networks.units": (16,)}
     monkeypatch.setattr("reverie.experiment.build.TurnCollector", Kept)
     counted = []
-    for steps in (300, 700):
+    for steps in (150, 450):
         gpu.waits.clear()
         result = reverie.train(name, env=kind, run=tmp_path / str(steps), steps=steps, device="cuda:0", **given | own)
         counted.append((result.updates, gpu.waits.copy()))
     (updates, before), (more_updates, after) = counted
-    assert more_updates - updates > 350 * (given | own)["replay_ratio"]
+    assert more_updates - updates > 250 * (given | own)["replay_ratio"]
     schedules = [x.sum() for key, x in flatten_named(Kept.newest.state).items() if key.endswith("steps")]
-    assert all(650 < steps <= 708 for steps in schedules)  # of the exploration
+    assert all(400 < steps <= 458 for steps in schedules)  # of the exploration
     assert len(schedules) == (name in ("dqn", "td3"))
     places = (
         "run/collect.py:_count_rollout", "envs/device_vector_env.py:check", "envs/torch_vector.py:check",
         "envs/tensor_codec.py:__call__",
     )  # fmt: skip
-    counts = dict.fromkeys(places, 2)  # of about 66 more turns
+    counts = dict.fromkeys(places, 2)  # of about 50 more turns
     assert {place: after[place] - before[place] for place in after if after[place] != before[place]} == counts

@@ -66,14 +66,14 @@ def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
 def test_two_hot(on_gpu, bins, dtype):
     """Numbers at, between and beyond bins, and such that are not finite; a head that predicts exactly 0."""
     values = torch.tensor([0.0, 1.5, -1.5, 1e9, -1e9, float("inf"), float("-inf"), float("nan")]).to(DEVICE)
-    logits = (3 * torch.randn(2, 5, 8, bins)).to(DEVICE, dtype)[:, 1:].requires_grad_()  # with gaps
+    logits = (3 * torch.randn(2, 3, 8, bins)).to(DEVICE, dtype)[:, 1:].requires_grad_()  # with gaps
     places = symexp_bins(bins).to(DEVICE)
     flat = TwoHot(torch.zeros(3, bins).to(DEVICE, dtype), places)
     found = []
     for on in (True, False):
         on_gpu(on)
         head = TwoHot(logits, places)
-        x = torch.stack([values, places[:8] if bins > 8 else values] * 2).expand(2, 4, 8)
+        x = torch.stack([values, places[:8] if bins > 8 else values]).expand(2, 2, 8)
         losses = [head.loss(x), head.loss(x, x.flip(-1), 0.3)]
         grads = [torch.autograd.grad(y, logits, torch.full_like(x, 0.7))[0] for y in losses]
         with torch.no_grad():
@@ -81,6 +81,16 @@ def test_two_hot(on_gpu, bins, dtype):
             assert not flat.mean().any()
     tolerance = 1e-5 if dtype is torch.float32 else 0.01
     torch.testing.assert_close(*found, rtol=2 * tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_numbers_with_gaps_have_the_loss_of_the_same_without():
+    """As those of windows of two rows, whose first rows are taken."""
+    values, head = (
+        torch.randn(4, 3, device=DEVICE)[:, :1],
+        TwoHot(torch.randn(4, 1, 6).to(DEVICE), symexp_bins(6).to(DEVICE)),
+    )
+    torch.testing.assert_close(head.loss(values, values), TwoHot.loss.definition(head, values, values))
 
 
 @pytest.mark.usefixtures("on_gpu")

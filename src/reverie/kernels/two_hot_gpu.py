@@ -38,7 +38,7 @@ def supports_loss(head: TwoHot, value: Tensor, second: Tensor | None = None, cou
 
 def two_hot_loss_triton(head: TwoHot, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
     """Compute ``TwoHot.loss``."""
-    numbers = [None if x is None else x.float().reshape(-1) for x in (value, second)]
+    numbers = [None if x is None else x.float().reshape(-1).contiguous() for x in (value, second)]  # without gaps
     flat = head.logits.reshape(-1, len(head.bins)).contiguous()
     return cast(Tensor, call(_Loss, flat, head.bins, *numbers, counts)).view(value.shape)
 
