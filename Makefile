@@ -80,9 +80,9 @@ twin: $(VENV)/.kernels
 	for part in 0 1; do $(BIN)/python tests/twin --mutants --seconds $$(( $(HOURS) * 3600 )) --seed $$(( 1$$(date +%j) * 1000 + $$part * 500 )) & \
 		pids="$$pids $$!"; done; for pid in $$pids; do wait $$pid || failed=1; done; [ -z "$$failed" ]
 
-# Half an hour on two idle cores: a thousand stops and three thousand damaged files, as benchmarks/reliability.json says.
+# Half an hour on two idle cores: a thousand stops and three thousand damaged files, as bench/reliability.json says.
 faults: $(VENV)/.kernels
-	$(BIN)/python benchmarks/reliability.py --stride 20 --each $(EACH)
+	$(BIN)/python bench/reliability.py --stride 20 --each $(EACH)
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev
@@ -166,13 +166,13 @@ package: $(VENV)/.dev
 	REVERIE_TESTED_WHEEL=$$(echo dist/*.whl) $(BIN)/python -m pytest tests/test_wheel.py
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/demo.py
-	$(BIN)/python benchmarks/cartpole.py
-	$(BIN)/python benchmarks/update.py
-	$(BIN)/python benchmarks/act.py
-	$(BIN)/python benchmarks/loop.py
-	$(BIN)/python benchmarks/start.py
-	$(BIN)/python benchmarks/table.py
+	$(BIN)/python bench/demo.py
+	$(BIN)/python bench/cartpole.py
+	$(BIN)/python bench/update.py
+	$(BIN)/python bench/act.py
+	$(BIN)/python bench/loop.py
+	$(BIN)/python bench/start.py
+	$(BIN)/python bench/table.py
 
 clean:
 	rm -rf $(VENV) $(LOWEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

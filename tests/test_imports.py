@@ -17,7 +17,7 @@ MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (SOURCE / "reverie").rglob("*.py")
 }
-SCRIPTS = {path.stem: path for path in (ROOT / "benchmarks").glob("*.py")}
+SCRIPTS = {path.stem: path for path in (ROOT / "bench").glob("*.py")}
 
 
 def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:

@@ -39,7 +39,7 @@ SEED = 2**31
 CONTEXT, KEYS = 1, ("agent", "grid")
 """Rows that the model observes before it dreams, and what it observes."""
 FILMED, SIDE_BY_SIDE, PAUSE, FRAMES_PER_SECOND = 12, 3, 2, 4
-MEASURED = Path(__file__).resolve().parents[1] / "benchmarks" / "demo.json"
+MEASURED = Path(__file__).resolve().parents[1] / "bench" / "demo.json"
 
 
 class Dream(NamedTuple):

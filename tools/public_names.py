@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "reverie"
-OTHERS = ("tests", "benchmarks", "tools", "docs", "examples", "deploy", "README.md", "pyproject.toml", "setup.py")
+OTHERS = ("tests", "bench", "tools", "docs", "examples", "deploy", "README.md", "pyproject.toml", "setup.py")
 READ = {".py", ".pyi", ".md", ".ipynb", ".toml", ".c", ".h"}
 
 

@@ -33,7 +33,7 @@ ROOT = HERE.parents[1]
 OUT = ROOT / "build" / "docs"
 SOURCE = ROOT / "src" / "reverie"
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
-         "benchmarks/README.md": "benchmarks.md", "LICENSE": "LICENSE.txt"}  # fmt: skip
+         "bench/README.md": "benchmarks.md", "LICENSE": "LICENSE.txt"}  # fmt: skip
 """Where files from outside of docs/ go."""
 GENERATED = {"src/reverie/experiment/presets.py": "reference/presets.md"}
 """Pages of the site in place of files that pages link to."""
@@ -303,7 +303,7 @@ def made_by(name: str) -> str:
     from figures import pictures
 
     files = pictures()[f"results/{name}.svg"].data
-    commands = " and ".join(f"`python benchmarks/{file.removesuffix('.json')}.py`" for file in files)
+    commands = " and ".join(f"`python bench/{file.removesuffix('.json')}.py`" for file in files)
     return f"From {commands}; each seed is a thin line or a dot. More: [benchmarks](../benchmarks.md)."
 
 

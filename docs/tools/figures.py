@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the pictures of README and site from the results in benchmarks/.
+"""Make the pictures of README and site from the results in bench/.
 
     python docs/tools/figures.py                 # whatever is older than its data
     python docs/tools/figures.py --check         # only say what is older
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     """One picture that is drawn from results."""
 
     data: tuple[str, ...]
-    """Files in benchmarks/."""
+    """Files in bench/."""
     draw: Callable[..., Figure]
     """Called with their contents."""
 
@@ -75,7 +75,7 @@ def pictures() -> dict[str, Picture]:
 
 def read(name: str) -> Any:
     """Return a file of results."""
-    return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+    return json.loads((ROOT / "bench" / name).read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------- drawings
@@ -499,7 +499,7 @@ def digest_of_page(page: Path) -> str:
 def wanted() -> dict[Path, str]:
     """Return each picture, with the hash of what it should be made from."""
     out = {
-        IMAGES / path: digest([(ROOT / "benchmarks" / name).read_bytes() for name in one.data])
+        IMAGES / path: digest([(ROOT / "bench" / name).read_bytes() for name in one.data])
         for path, one in pictures().items()
     }
     return out | {path: digest_of_page(page) for page in tutorials() for path in shown(page).values()}

@@ -210,9 +210,9 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> N
     ("dqn", ["asterix", "breakout", "door_key", "key_corridor"]),
 ])  # fmt: skip
 def test_the_reasons_of_suggestions_are_measured(name: str, tasks: list[str]) -> None:
-    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    bench = Path(__file__).parents[2] / "bench"
     means: dict[tuple[str, str], list[float]] = {}
-    rows = json.loads((benchmarks / "sample_efficiency.json").read_text())["rows"]
+    rows = json.loads((bench / "sample_efficiency.json").read_text())["rows"]
     for task, method in itertools.product(tasks, (name, "ppo")):
         values = [[row[x] for x in ("score", "cpu_seconds", "steps")] for row in rows
                   if (row["task"], row["method"]) == (task, method)]  # fmt: skip
@@ -225,7 +225,7 @@ def test_the_reasons_of_suggestions_are_measured(name: str, tasks: list[str]) ->
         re.findall(r"for (.*) the processor time", suggestions.REASONS[name])[0]
     ]
     assert low <= min(ratios) <= max(ratios) <= high
-    defaults = json.loads((benchmarks / "defaults.json").read_text())
+    defaults = json.loads((bench / "defaults.json").read_text())
     for task in defaults["tasks"]:
         scores = [row["score"] for row in defaults["rows"] if row["task"] == task["task"] and row["algorithm"] == "ppo"
                   and row["library"] == "reverie" and row["steps"] == suggestions.MAX_STEPS["ppo"]]  # fmt: skip

@@ -48,7 +48,7 @@ def test_what_is_not_there_is_not_placed(tmp_path, missing):
 
 # ---------------------------------------------------------------- what is done, and in which order
 
-FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
+FAULTS = Path(__file__).parents[2] / "bench" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_one_sentence_says_where_dreams_go_wrong(demo, cells_off, sentence):
 
 def test_the_pages_state_what_the_seeds_took():
     root = PATH.parents[1]
-    rows = json.loads((root / "benchmarks" / "demo.json").read_text())["rows"]
+    rows = json.loads((root / "bench" / "demo.json").read_text())["rows"]
     readme, start = (" ".join((root / name).read_text().split()) for name in ("README.md", "docs/start.md"))
     own, random = ([sum(row[name]["1"][key] for row in rows) for key in ("whole", "dreams")]
                    for name in ("dreams", "random_dreams"))  # fmt: skip
