@@ -48,6 +48,7 @@ def play_episode(
     training. DataError if the environment violates Gymnasium's API.
     """
     observer, state = player.observer, None
+    toward = {} if goal is None else {"goal": goal}  # of a player that takes none
     read_executed = ExecutedActionReader(
         env.action_space, wrapper_stack(env), keeps_filtered=player.config.env.filtered_action == "policy"
     )
@@ -56,7 +57,7 @@ def play_episode(
     yield (step := PlayedStep(obs, observer.to_learner_obs(obs, mask), mask, info=info))
     while not (step.terminated or step.truncated):
         chosen, state = player.act(
-            observer.raw_input(env, obs), state, deterministic=deterministic, action_mask=mask, goal=goal
+            observer.raw_input(env, obs), state, deterministic=deterministic, action_mask=mask, **toward
         )
         action = change(chosen, step.learner_obs)
         if action is not chosen:

@@ -159,7 +159,7 @@ def _check_same_search(
     path: Path, saved: Mapping[str, Any] | None, config: ExperimentConfig, space: Mapping[str, Any]
 ) -> None:
     """Check that the search in ``path``, if there is one, with the settings ``saved``, is this search."""
-    if not saved:
+    if not saved or not (path / "space.yaml").exists():
         return
     changes = settings_changes(saved, to_yaml_types(config.to_dict()))
     changes += settings_changes(read_yaml(path / "space.yaml"), to_yaml_types(space))
