@@ -48,7 +48,7 @@ def play_episode(
     training. DataError if the environment violates Gymnasium's API.
     """
     observer, state = player.observer, None
-    toward = {} if goal is None else {"goal": goal}  # of a player that takes none
+    goal_argument = {} if goal is None else {"goal": goal}  # a plain player has none
     read_executed = ExecutedActionReader(
         env.action_space, wrapper_stack(env), keeps_filtered=player.config.env.filtered_action == "policy"
     )
@@ -57,19 +57,19 @@ def play_episode(
     yield (step := PlayedStep(obs, observer.to_learner_obs(obs, mask), mask, info=info))
     while not (step.terminated or step.truncated):
         chosen, state = player.act(
-            observer.raw_input(env, obs), state, deterministic=deterministic, action_mask=mask, **toward
+            observer.raw_input(env, obs), state, deterministic=deterministic, action_mask=mask, **goal_argument
         )
         action = change(chosen, step.learner_obs)
         if action is not chosen:
             state = player.override(state, action)
-        taken = deepcopy(action)  # the environment may change it
+        executed = deepcopy(action)  # the environment may change it
         obs, reward, terminated, truncated, info = checked_step(env, action)
-        executed, actor = read_executed(info, mask_in(step.learner_obs))
+        replaced, actor = read_executed(info, mask_in(step.learner_obs))
         if actor != POLICY:
-            state = player.override(state, taken := player.codec(executed))
+            state = player.override(state, executed := player.codec(replaced))
         mask = observer.read_mask(env, info, terminated, truncated)
         learner_obs = observer.to_learner_obs(obs, mask, terminated)
-        step = PlayedStep(obs, learner_obs, mask, taken, reward, terminated, truncated, info, actor == TAKEOVER)
+        step = PlayedStep(obs, learner_obs, mask, executed, reward, terminated, truncated, info, actor == TAKEOVER)
         yield step
 
 

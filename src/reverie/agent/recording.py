@@ -236,14 +236,14 @@ def record_episode(
             return agent.random_action(learner_obs, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
         return action
 
-    view, obs_list, taken = View.from_agent(agent, config.raw), list[Any](), list[tuple[Any, ...]]()
+    view, obs_list, outcomes = View.from_agent(agent, config.raw), list[Any](), list[tuple[Any, ...]]()
     played = play_episode(agent, env, seed=seed, deterministic=config.deterministic, change=explore)
     for step in itertools.islice(played, max_steps + 1):
         obs_list.append(deepcopy(view.convert(step.learner_obs)))
-        taken.append((step.action, step.reward, step.terminated, step.is_takeover))
+        outcomes.append((step.action, step.reward, step.terminated, step.is_takeover))
     end = agent.observer.raw_input(env, step.obs)
     agent.observer(end, agent.observer.stacks(1)[0], True, step.mask, step.terminated)  # checks it
-    actions, rewards, terminations, takeovers = zip(*taken[1:], strict=True)  # no step led to the first observation
+    actions, rewards, terminations, takeovers = zip(*outcomes[1:], strict=True)  # no step led to the first observation
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = step.truncated or not step.terminated  # both, if the environment sets both
     episode = {
