@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+from dataclasses import fields
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -11,12 +13,14 @@ import torch
 import dreamer_configs
 import reverie
 from contracts import MOVES, SPECS, batch, build, learned, tiny
+from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SAC, SACConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.kernel_dispatch import use_only_kernels
-from reverie.core.types import Step, Window
+from reverie.core.types import Batch, Step, Window
+from reverie.envs.wrapper_list import ObserveInfo
 from reverie.nn.actor_critic import CriticStack, QEnsemble
 from reverie.nn.exploration import NoisySampledPolicy
 from reverie.nn.heads import TwoHotHead
@@ -212,6 +216,73 @@ def test_a_rule_excludes_fractions_and_is_named_by_its_module():
     config = ReplayConfig().merge({"sampler": "own_parts:Rewarded(share=0.25)"})
     assert config.sampler == Rewarded(0.25)
     assert ReplayConfig().merge(config.to_dict()) == config
+
+
+# ---------------------------------------------------------------- probes of the info
+
+
+class Hidden(gymnasium.Env):
+    """The info tells the square of the step, which is not observed; that of ``reset`` is empty."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        obs = np.full(2, self.steps / 10, np.float32)
+        return obs, 1.0, self.steps == 10, False, {"hidden": {"square": [self.steps**2 / 100, 0.5]}}
+
+
+@kernels
+def test_a_probe_predicts_the_info_that_the_agent_acts_without(use_kernels, tmp_path):
+    key = "info/hidden/square"
+    config = dreamer_v3.with_size("nano").merge({"probe.heads": [f"mlp('{key}', layers=1, units=8)"]})
+    config = config.merge({"batch_size": 4, "batch_length": 8, "horizon": 3})
+    with running(use_kernels):
+        agent = reverie.train(
+            config, env=Hidden, steps=60, learning_starts=10, replay_ratio=0.1, eval_episodes=1, tensorboard=False,
+            env_options={"wrappers": ["observe_info('hidden/square', 2)"]}, run=tmp_path / "run",
+        ).agent  # fmt: skip
+        rows = agent.load_episode(0)
+        squares = torch.arange(rows.shape[1]).square() / 100
+        torch.testing.assert_close(rows.obs[key][0], torch.stack([squares, 0.5 * (squares > 0)], -1))
+        update = agent.algo.update(
+            Batch(**{**vars_of(rows.slice_time(0, 9)), "extras": blank(agent.algo, 9), "weight": torch.ones(1)})
+        )
+        assert f"loss/probe/{key}" in update.metrics
+        assert key not in agent.algo.world.decoder(agent.algo.world.rssm.initial(1, torch.float32))
+        obs, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+        actions, states = [], []
+        for given in (obs, {"observation": obs}, {"observation": obs, key: zero}):
+            torch.manual_seed(1)
+            action, state = agent.act(given)
+            actions.append(action)
+            states.append(agent.probe(state)[key])
+        assert actions[0] == actions[1] == actions[2]
+        assert np.array_equal(states[0], states[2])
+        assert states[0].shape == (1, 2)
+        assert agent.act(np.stack([obs, obs]))[0].shape == (2,)
+
+
+def vars_of(rows):
+    return {field.name: getattr(rows, field.name) for field in fields(rows)}
+
+
+def blank(algo, count):
+    return {name: torch.zeros(1, count, *spec.shape, dtype=getattr(torch, spec.dtype))
+            for name, spec in algo.extra_spec.items()}  # fmt: skip
+
+
+def test_an_info_without_the_numbers_is_told():
+    env = ObserveInfo(Hidden(), "hiden")
+    assert env.reset()[0]["info/hiden"] == 0
+    with pytest.raises(DataError, match=r"'hiden' in the info is None: expected 1 numbers. The info has: hidden"):
+        env.step(0)
 
 
 # ---------------------------------------------------------------- discounts

@@ -30,6 +30,7 @@ from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import inspect_policy
+from reverie.nn.probe import ProbeConfig
 from reverie.run.collect import initial_state, random_flat_actions
 from reverie.run.evaluate import episode_limit
 
@@ -332,4 +333,6 @@ def _unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
     """Return the observations that a policy with the settings ``algo`` does not use, except perhaps in its decoder."""
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
-    return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+    probed = algo.probe.targets(spec) if isinstance(getattr(algo, "probe", None), ProbeConfig) else []
+    unread = [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+    return [*unread, *probed]
