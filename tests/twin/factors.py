@@ -211,6 +211,7 @@ NOT_CROSSED = {
     "replay.store_keep": "what is deleted on disk: tests/store", "replay.save": "vectors on a device: tests/run",
     "replay.device": "a GPU", "replay.online_queue": "fractions without it draw the same windows",
     "replay.priority": "weights: tests/replay/test_sampling.py", "replay.recency_exponent": "distributions of samples",
+    "replay.sampler": "another choice of windows: tests/algos/test_own_parts.py",
     "replay.sequential": "windows one behind the other: tests/replay/test_whole_episodes.py",
     "replay.reset_interval": "windows one behind the other: tests/replay/test_whole_episodes.py",
     **dict.fromkeys(("estimator td1", "scale affine"), _SAME_PATH),

@@ -19,7 +19,7 @@ from reverie.agent.return_estimate import Method, ReturnEstimate
 from reverie.algos.base import Algorithm
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, ValueUnits
 from reverie.core import statistics, wall_clock
-from reverie.core.bounds import AtLeast
+from reverie.core.bounds import AtLeast, largest_value
 from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
@@ -335,10 +335,11 @@ def _mean_with_interval(values: np.ndarray) -> IntervalEstimate:
 
 def fqe_config_for(algo: Algorithm) -> FQEConfig:
     """Return FQE's settings for a learner: the same discount (0.99 if it has none) and frame stacks."""
-    cfg = getattr(algo, "cfg", None)
-    return FQEConfig(
-        **{name: getattr(cfg, name) for name in ("discount", "frame_stack", "frame_stack_keys") if hasattr(cfg, name)}
-    )
+    cfg, names = getattr(algo, "cfg", None), ("discount", "frame_stack", "frame_stack_keys")
+    settings: dict[str, Any] = {name: getattr(cfg, name) for name in names if hasattr(cfg, name)}
+    if "discount" in settings:
+        settings["discount"] = largest_value(settings["discount"])
+    return FQEConfig(**settings)
 
 
 def _subsample_evenly(values: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core import wall_clock
+from reverie.core.bounds import largest_value
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
@@ -502,7 +503,7 @@ class Session:
         if self.inspector is None:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])
-            discount = getattr(self.agent.config.algo, "discount", 1.0)
+            discount = largest_value(getattr(self.agent.config.algo, "discount", 1.0))
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
             return make_value_strip(scaled, values, gaps, discount, facts[-1]["terminal"], columns, is_scaled)
