@@ -30,8 +30,22 @@ PARITY = """([program, calls]) => {
   const text = (outputs) => Object.fromEntries(Object.entries(outputs).map(([k, v]) => [k, [...v].map(String)]));
   return calls.map(([name, inputs]) => text(parts[name](inputs)));
 }"""
-POLICIES = ("ppo_lstm", "sac_mixed", "simba_v2", "crossq", "c51", "iqn", "dqn_choices", "bcq", "bc_chunks")
-OTHERS = [pytest.param(name, marks=pytest.mark.nightly) for name in contracts.CONFIGS if name not in POLICIES]
+POLICIES = ("bcq",)
+NIGHTLY = (
+    "ppo_lstm",
+    "simba_v2",
+    "sac_mixed",
+    "crossq",
+    "c51",
+    "iqn",
+    "dqn_choices",
+    "bc_chunks",
+    "dqn_lstm",
+    "fql",
+    "xqc",
+    "sac_ae",
+)
+OTHERS = [pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY]
 V3 = DreamerV3Config().merge(dreamer_configs.TINY)
 EARLIER = {k: v for k, v in dreamer_configs.TINY.items() if not k.startswith(("optim", "rssm.classes", "rssm.blocks"))}
 WORLDS = {
@@ -91,7 +105,10 @@ def test_a_browser_acts_as_the_agent(name, run, tmp_path):
     check(run, {"act": part}, calls)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+EARLIER_WORLDS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("v1", "v2", "r2dreamer", "v3_masks")]
+
+
+@pytest.mark.parametrize("name", ["v3", "tdmpc2", *EARLIER_WORLDS])
 def test_a_browser_dreams_as_the_world_model(name, run, tmp_path):
     algo, kind, env = WORLDS[name]
     agent = copy_to_cpu(agent_of(algo, kind, tmp_path, **env))

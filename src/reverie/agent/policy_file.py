@@ -133,7 +133,7 @@ def _compare_program(
     tolerance: float,
 ) -> tuple[int, float]:  # fmt: skip
     """Compare parts, with weights that are rounded to ``numbers``, with the agent: as :func:`compare_with_agent`."""
-    rounded = {name: part if numbers is None else part.rounded(numbers) for name, part in parts.items()}
+    rounded = {name: part if numbers is None else part.with_rounding(numbers) for name, part in parts.items()}
     if function is None:
         return compare_world(player, rounded, {name: part.source for name, part in parts.items()}, steps)
     names = [[spec.name for spec in specs] for specs in (function.inputs, function.outputs)]

@@ -81,12 +81,14 @@ class Part:
 
     def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs by label, for inputs by label."""
-        known = self.constants | {name: values[label] for name, label in zip(self.variables, self.inputs, strict=True)}
+        results = self.constants | {
+            name: values[label] for name, label in zip(self.variables, self.inputs, strict=True)
+        }
         for node in self.operations:
-            known[node.name] = _compute(node, known)
-        return {label: known[name] for label, name in self.outputs.items()}
+            results[node.name] = _compute(node, results)
+        return {label: results[name] for label, name in self.outputs.items()}
 
-    def rounded(self, numbers: Numbers) -> Part:
+    def with_rounding(self, numbers: Numbers) -> Part:
         """Return the function with the constants as they are stored."""
         floats = {name: x for name, x in self.constants.items() if x.dtype == torch.float32}
         constants = self.constants | {name: decode(encode(x, numbers)) for name, x in floats.items()}
@@ -153,32 +155,32 @@ def _part(
             weights = exported.state_dict if spec.target in exported.state_dict else exported.constants
             constants[spec.arg.name] = weights[spec.target].detach()
     for node in _calls(exported.graph):
-        if all(given.name in constants for given in node.all_input_nodes):
+        if all(source.name in constants for source in node.all_input_nodes):
             constants[node.name] = _compute(node, constants)
         else:
             operations.append(node)
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     named = {label: node.name for label, node in zip(outputs, returned, strict=True)}
-    needed, kept = set(named.values()), list[torch.fx.Node]()
+    needed, used = set(named.values()), list[torch.fx.Node]()
     for node in reversed(operations):
         if node.name in needed:
-            needed |= {given.name for given in node.all_input_nodes}
-            kept.append(node)
+            needed |= {source.name for source in node.all_input_nodes}
+            used.append(node)
     read = {label: str(name) for label, name in zip(inputs, signature.user_inputs, strict=True) if name in needed}
     return Part(
         inputs={label: inputs[label] for label in read},
         variables=list(read.values()),
         noise={label: kind for label, kind in noise.items() if label in read},
         outputs=named,
-        operations=kept[::-1],
+        operations=used[::-1],
         constants={name: x for name, x in constants.items() if name in needed},
         source=source,
     )
 
 
-def _compute(node: torch.fx.Node, known: Mapping[str, Any]) -> Any:
-    """Return the result of an operation, of which ``known`` has the inputs."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda given: known[given.name])
+def _compute(node: torch.fx.Node, results: Mapping[str, Any]) -> Any:
+    """Return the result of an operation from those of the operations before it."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda source: results[source.name])
     with torch.no_grad():
         return cast(Any, node.target)(*args, **kwargs)
 
@@ -217,12 +219,14 @@ def trace_world(player: Player) -> dict[str, Part]:
     def predict(deter: Tensor, stoch: Tensor) -> dict[str, Tensor]:
         latent = Latent(deter, stoch)
         predictions = learner.describe_latent(latent.map(lambda x: x[:, None]))
-        kept = {name: x[:, 0] for name, x in predictions.items() if name not in STATE_NAMES}
-        return kept | {"policy": action_probabilities(inspector.policy(latent))}
+        predicted = {name: x[:, 0] for name, x in predictions.items() if name not in STATE_NAMES}
+        return predicted | {"policy": action_probabilities(inspector.policy(latent))}
 
-    seen = state | {"action": action, "is_first": torch.ones(1, dtype=torch.bool)} | examples
+    first = torch.ones(1, dtype=torch.bool)
     functions: dict[str, tuple[Function, dict[str, Tensor]]] = {
-        "observe": (observe, seen), "imagine": (imagine, state | {"action": action}), "predict": (predict, state),
+        "observe": (observe, state | {"action": action, "is_first": first} | examples),
+        "imagine": (imagine, state | {"action": action}),
+        "predict": (predict, state),
     }  # fmt: skip
     return {name: trace(fn, examples) for name, (fn, examples) in functions.items()}
 
@@ -244,13 +248,13 @@ def compare_world(
                 values = values | {f"obs/{key}": random_observation(part, 1, player.action_spec)}
             action = random_flat_actions(player.action_spec, 1, np.random.default_rng(number))
             values = parts[name].random_inputs(values | {"action": action, "is_first": torch.tensor([row == 0])})
-            state, other = parts[name](values), actual[name](values)
-            if (state["stoch"] - other["stoch"]).abs().max() > HALF:
+            state, actual_state = parts[name](values), actual[name](values)
+            if (state["stoch"] - actual_state["stoch"]).abs().max() > HALF:
                 num_differing += 1
                 continue
             values = parts["predict"].random_inputs(state)
-            pairs = (state, other), (parts["predict"](values), actual["predict"](values))
-            gaps = [_difference(a, b[name]) for one, b in pairs for name, a in one.items() if name not in TWO_HOT]
+            pairs = (state, actual_state), (parts["predict"](values), actual["predict"](values))
+            gaps = [_difference(x, b[name]) for a, b in pairs for name, x in a.items() if name not in TWO_HOT]
             error = max(error, *gaps)
     return num_differing, error
 
@@ -289,14 +293,14 @@ def _describe(name: str, part: Part, store: Callable[[Tensor], str]) -> dict[str
         for variable, (label, x) in zip(part.variables, part.inputs.items(), strict=True)
     ]
     operations = [
-        [node.name, operation_name(node, name), _arguments(node, stored), *_shape_and_dtype(node.meta["val"])]
+        [node.name, _operation_name(node, name), _arguments(node, stored), *_shape_and_dtype(node.meta["val"])]
         for node in part.operations
     ]
     outputs = {label: f"%{stored.get(node, node)}" for label, node in part.outputs.items()}
     return {"in": inputs, "noise": dict(part.noise), "ops": operations, "out": outputs}
 
 
-def operation_name(node: torch.fx.Node, part: str) -> str:
+def _operation_name(node: torch.fx.Node, part: str) -> str:
     """Return the name of an operation without its overload; ConfigError if pages cannot compute it."""
     name = str(getattr(node.target, "__name__", node.target)).split(".")[0]
     if name not in OPERATIONS:
@@ -325,9 +329,9 @@ def _arguments(node: torch.fx.Node, stored: Mapping[str, str]) -> list[Any]:
 
     if (schema := getattr(node.target, "_schema", None)) is None:
         return [encode_argument(x) for x in node.args]
-    given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+    values = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
     return [
-        encode_argument(given.get(argument.name, argument.default_value))
+        encode_argument(values.get(argument.name, argument.default_value))
         for argument in schema.arguments if argument.name not in IMPLIED
     ]  # fmt: skip
 

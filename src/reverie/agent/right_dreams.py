@@ -63,8 +63,8 @@ def count_right_dreams(agent: Agent, episodes: int = 100, *, random: bool = Fals
         seeded_rng(seed),
     ):
         batches = _group_by_length(itertools.islice(played, episodes))
-        judged = [is_right for batch in batches for is_right in judge_dreams(agent, batch)]
-    return RightDreams(sum(judged), len(judged), horizon)
+        verdicts = [is_right for batch in batches for is_right in judge_dreams(agent, batch)]
+    return RightDreams(sum(verdicts), len(verdicts), horizon)
 
 
 def _group_by_length(episodes: Iterable[Batch]) -> list[Batch]:

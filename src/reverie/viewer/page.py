@@ -35,7 +35,7 @@ def make_page(template: str, title: str, scripts: Sequence[Path], blocks: Mappin
     )
     parts = {"policy": html.escape(policy), "title": html.escape(title), "style": style, "data": data, "script": script}
     page = (STATIC / f"{template}.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], page)
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], page)
 
 
 def _enclose(module: str) -> str:

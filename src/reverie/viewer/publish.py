@@ -59,11 +59,11 @@ def export(
     """
     agent = agent if isinstance(agent, Agent) else load(agent, **loading)
     if world and out is not None and Path(out).suffix == ".html":
-        return write_step_page(agent, Path(out), numbers, steps)
+        return _write_step_page(agent, Path(out), numbers, steps)
     return export_policy(agent, out, format=format, batch=batch, steps=steps, numbers=numbers, world=world)
 
 
-def write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", steps: int = 1000) -> ExportReport:
+def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", steps: int = 1000) -> ExportReport:
     """Write "Step into the dream": the environment beside the model's dream, in one file."""
     check_writable(path.parent)
     with contextlib.closing(agent.make_env()) as env:
@@ -94,12 +94,12 @@ def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
     spec = {key: part for key, part in agent.obs_spec.items() if key != MASK_KEY}
     grids = {part.shape for part in spec.values() if len(part.shape) == 2}
     cells = [key for key, part in spec.items() if len(part.shape) == 1 and tuple(part.classes[:2]) in grids]
-    own, random = (
+    agents, random = (
         count_right_dreams(_round_weights(agent, numbers), DREAMS, random=random) for random in (False, True)
     )
     return {
         "title": agent.config.env.label(),
-        "say": f"{WORLD_AND_DREAM} {_sentence(own, random)}",
+        "say": f"{WORLD_AND_DREAM} {_sentence(agents, random)}",
         "facts": f"{agent.config.algo.algorithm}, {agent.checkpoint.name}, weights in {numbers}.",
         "discount": require_world_model(agent).world.discount,
         "discrete": all(part.kind == "categorical" for part in agent.action_spec.parts.values()),
@@ -108,10 +108,10 @@ def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _sentence(own: RightDreams, random: RightDreams) -> str:
+def _sentence(agents: RightDreams, random: RightDreams) -> str:
     """Say how many dreams are right."""
     return (
-        f"{own.right} of {own.total} dreams of up to {own.horizon} steps are right under the agent's actions, "
+        f"{agents.right} of {agents.total} dreams of up to {agents.horizon} steps are right under the agent's actions, "
         f"{random.right} of {random.total} under random ones."
     )
 
