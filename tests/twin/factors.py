@@ -152,8 +152,8 @@ MEANINGLESS = [
         c["door"] not in ("collector", "files") or not is_single(c))),
     ("actors make single environments", lambda c: c["door"] == "actors" and (
         not is_single(c) or c["resume"] or c["evaluate"] != "no")),
-    ("arrays of JAX", lambda c: c["vector"] == "torch_jax" and (c["action"] == "mixed" or c["mask"] == "info"
-        or c["encoder"] != "none")),
+    ("arrays of JAX, whose large numbers saturate networks", lambda c: c["vector"] == "torch_jax" and (
+        c["action"] == "mixed" or c["mask"] == "info" or c["encoder"] != "none" or c["frozen"] != "never")),
     ("a world model has parts of its own", lambda c: c["algo"] == "dreamer_v3" and (
         c["estimator"][0] != "td0" or c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none"
         or c["memory"] != "none" or c["hindsight"] != "none" or c["encoder"] != "none"
