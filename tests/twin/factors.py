@@ -289,14 +289,17 @@ def draw_valid(rng, factors):
     return None
 
 
-def covering(factors, seed, tries=60):
-    """Yield combinations until each possible pair of values of two factors has occurred, and most are played."""
+def covering(factors, seed, tries=60, min_new=2):
+    """Yield combinations until each possible pair of values of two factors has occurred, and most are played.
+
+    ``min_new``: pairs that a combination must add.
+    """
     rng, names = random.Random(seed), [*factors]
     missing = {(a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]}
     while missing:
         drawn = [c for _ in range(tries) if (c := draw_valid(rng, factors)) is not None and refusal(c) is None]
         best = max(drawn, key=lambda c: len(pairs_of(c, names) & missing), default=None)
-        if best is None or len(pairs_of(best, names) & missing) < 2:
+        if best is None or len(pairs_of(best, names) & missing) < min_new:
             return
         missing -= pairs_of(best, names)
         yield best
