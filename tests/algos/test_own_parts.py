@@ -90,6 +90,27 @@ def test_a_stack_of_the_usual_critics_learns_as_they_do(use_kernels):
             torch.testing.assert_close(stacked.metrics[name], value, rtol=1e-4, atol=1e-5)
 
 
+@kernels
+@pytest.mark.parametrize("name", ["sac_ensemble", "sac_gru", "td3", "tqc", "cql_lagrange"])
+def test_a_stack_of_critics_reads_images_and_has_memories(name, use_kernels):
+    """Each network then has its own encoder."""
+    with running(use_kernels):
+        kind = type(build(name))
+        outputs = getattr(tiny(name), "num_quantiles", None)
+
+        class Stacked(kind):
+            def build_critic(self, spec, actions):
+                args = spec, actions.width, self.cfg.networks
+                return CriticStack(*(QEnsemble(*args, outputs=outputs) for _ in range(self.cfg.num_critics)))
+
+        config = type("StackedConfig", (type(tiny(name)),), {"learner": Stacked})
+        agent = config(**tiny(name).fields()).build(SPECS["everything"], MOVES, seed=1)
+        before = copy.deepcopy(dict(agent.objective.named_parameters()))
+        updated(agent, spec="everything")
+    same = {name for name, x in agent.objective.named_parameters() if torch.equal(x, before[name])}
+    assert not {name for name in same if "encoder" in name or "memory" in name}
+
+
 @pytest.mark.parametrize("name", ["ddpg", "td3", "iql", "crr", "bcq", "fql", "discrete_crr_transformer", "sac_mixed"])
 def test_each_actor_critic_builds_its_critics_by_one_method(name):
     agent = build(name)

@@ -73,7 +73,7 @@ def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None
     """Return an agent that acts in ``env`` as ``policy`` does; ConfigError if it is no policy."""
     _check_policy(policy)
     settings = EnvConfig(id=env_name(env)).merge(dict(env_options or {})).merge({"num": 1, "vectorization": "sync"})
-    config = ExperimentConfig().merge({"env": settings, "eval_env": None})
+    config = ExperimentConfig().merge({"env": settings})
     return PolicyAgent(config, policy, env_factory(settings, env))
 
 
