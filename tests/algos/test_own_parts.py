@@ -13,6 +13,7 @@ import torch
 import dreamer_configs
 import reverie
 from contracts import MOVES, SPECS, batch, build, learned, tiny
+from reverie.agent.off_policy_estimator import fqe_config_for
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SAC, SACConfig
@@ -384,6 +385,9 @@ def test_schedules_are_for_learners_that_compute_targets_from_rows():
             algorithm_config(name)().merge({"discount": RAMP})
     with pytest.raises(ConfigError, match=r"value_floor = monte_carlo.*Use a number"):
         algorithm_config("cql")(value_floor="monte_carlo", discount=RAMP)
+    scaled = build("dqn", discount=RAMP, reward_scale="return_std")
+    assert scaled.preprocess.rewards.discount == 0.9  # the largest
+    assert fqe_config_for(scaled).discount == 0.9
     config = SACConfig(discount=RAMP)
     assert config.to_dict()["discount"] == RAMP
     assert SACConfig().merge(config.to_dict()) == config
