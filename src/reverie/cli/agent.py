@@ -22,7 +22,8 @@ class RunOptions(TrustOption):
     """Options of every command for a trained agent."""
 
     run: Annotated[Path, Positional("RUN")]
-    """Run folder."""
+    """Run folder. Or a policy of yours, with --env: `module:name` of a function of the observation, of a PyTorch module
+    or of a class without arguments."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
