@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -73,13 +74,10 @@ def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", ste
             f"{agent.config.env.id} has no page program, which draws it in a page: set the class attribute "
             "page_program of the environment to a JavaScript file, as reverie/Rooms does, or export to .json."
         )
-    with disk_errors_as_run_error(path):
-        part = path.with_name(f".{path.stem}.part.json")
-        try:
-            report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=True)
-            program = json.loads(part.read_text(encoding="utf-8"))
-        finally:
-            part.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder, disk_errors_as_run_error(path):
+        part = Path(folder) / "world.json"
+        report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=True)
+        program = json.loads(part.read_text(encoding="utf-8"))
         title = f"Step into the dream: {agent.config.env.label()}"
         page = make_page(
             "step", title, [STATIC / "program.js", script, STATIC / "step.js"],
