@@ -92,5 +92,7 @@ from .run.result import TrainResult as TrainResult
 from .viewer.launch import ViewerServer as ViewerServer
 from .viewer.launch import view as view
 from .viewer.publish import export as export
+from .viewer.report import Report as Report
+from .viewer.report import report as report
 
 __version__: str

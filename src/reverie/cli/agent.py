@@ -242,6 +242,29 @@ class ExportCommand(RunOptions, EnvOverride):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportCommand(RunOptions, EnvOverride):
+    """Write a page about a run: findings, curves, episodes and dreams, in one file that needs no server."""
+
+    out: Path | None = None
+    """The page; the numbers alone if it ends in .json. None: report.html in the run folder."""
+    episodes: int = 20
+    """New episodes of the agent. 0: only what the run has logged."""
+    dreams: int = 100
+    """Dreams of a world model to judge, for each snapshot. 0: none."""
+    frames: int = 8
+    """Pictures of each shown episode. 0: none."""
+
+    def __call__(self) -> None:
+        from reverie.viewer.report import report
+
+        names = ("episodes", "dreams", "frames", "env", "checkpoint", "device")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        page = report(self.run, self.out, **options)
+        show(page.finding)
+        print_files({"report": page.path}, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FQESettings:
     """Settings of fitted Q evaluation. None: the default (``algos/fqe.py``)."""
 
