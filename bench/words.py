@@ -25,3 +25,14 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table of Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
+def spread(scores: Sequence[float]) -> str:
+    """The mean, and in parentheses the lowest and the highest of several scores."""
+    text = digits(sum(scores) / len(scores))
+    return f"{text} ({digits(min(scores))} to {digits(max(scores))})" if len(scores) > 1 else text
+
+
+def details(summary: str, lines: Sequence[str]) -> list[str]:
+    """Lines of Markdown that are folded below their summary."""
+    return ['<details markdown="1">', f"<summary>{summary}</summary>", "", *lines, "", "</details>"]

@@ -68,7 +68,7 @@ def test_the_page_says_how_fast_data_were_read() -> None:
 
 
 def test_the_page_says_what_was_killed_and_damaged() -> None:
-    page, rows = page_and_rows("comparison.md", "reliability.json")
+    page, rows = page_and_rows("results.md", "reliability.json")
     killed = [row for row in rows if row["part"] in ("kills", "calls", "configurations", "commands")]
     damaged = [row for row in rows if row["part"] in ("files", "formats", "agents")]
     for part, text in ((killed, "runs and commands"), (damaged, "damaged files")):
