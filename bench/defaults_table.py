@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from words import details, digits, grid, spread
+from words import digits, grid, spread
 
 Row = Mapping[str, Any]
 Scores = Mapping[tuple[str, str, str], Sequence[Row]]
@@ -56,7 +56,7 @@ def defaults_table(result: Mapping[str, Any]) -> list[str]:
             for task in tasks
         ]
         lines += ["", *grid(head, body)]
-    return [*lines, "", *details("Other algorithms, one seed each", others(seeds))]
+    return lines
 
 
 def sb3(seeds: Scores, name: str, task: str) -> str:
@@ -88,8 +88,9 @@ def sentences(seeds: Scores) -> list[str]:
     ]
 
 
-def others(seeds: Scores) -> list[str]:
-    """Return a table of the algorithms with one seed."""
+def others_table(result: Mapping[str, Any]) -> list[str]:
+    """One row a task, one column an algorithm with one seed."""
+    seeds = by_library(row for row in result["rows"] if "updates" not in row)
     names = sorted({name for name, _, _ in seeds if name not in PEERS})
     body = [[TITLES[task], *(cell(seeds.get((name, task, "reverie"))) for name in names)] for task in TITLES]
     return grid(["task", *(f"`{name}`" for name in names)], [row for row in body if set(row[1:]) != {"-"}])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from words import details, digits, grid, time
+from words import digits, grid, time
 
 from reverie.core.statistics import estimate_interval, iqm
 
@@ -30,10 +30,19 @@ def efficiency_table(result: Mapping[str, Any]) -> list[str]:
     for tasks, methods in ((CONTINUOUS, ("ppo", "sac", "td3", "tdmpc2")), (discrete, ("ppo", "dqn", "qr_dqn"))):
         head = ["task, env steps", *(f"`{name}`" for name in methods), "best after 1 min", "10 min"]
         lines += ["", *grid(head, [table_row(ours, task, methods) for task in tasks])]
-    peers = [[f"{TITLES[task]}, {method.removeprefix('sb3_').upper().replace('_', '-')}", cell(rows)]
-             for (task, method), rows in sorted(seeds.items(), key=lambda item: list(TITLES).index(item[0][0]))
-             if method.startswith("sb3_")]  # fmt: skip
-    return [*lines, "", *details("Stable-Baselines3 with its defaults", grid(["task, algorithm", "score"], peers))]
+    return lines
+
+
+def peers_scores_table(result: Mapping[str, Any]) -> list[str]:
+    """One row a task, one column an algorithm of Stable-Baselines3."""
+    seeds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        if row["method"].startswith("sb3_"):
+            seeds.setdefault((row["task"], row["method"]), []).append(row)
+    methods = sorted({method for _, method in seeds})
+    body = [[TITLES[task], *(cell(seeds[task, name]) if (task, name) in seeds else "-" for name in methods)]
+            for task in TITLES if any(of == task for of, _ in seeds)]  # fmt: skip
+    return grid(["task", *(name.removeprefix("sb3_").upper().replace("_", "-") for name in methods)], body)
 
 
 def table_row(seeds: Seeds, task: str, methods: Sequence[str]) -> list[str]:

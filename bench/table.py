@@ -20,10 +20,10 @@ from typing import Any
 from agreement import agreement_table
 from choice_table import choice_table
 from control import control_table
-from defaults_table import defaults_table, logs_table
-from efficiency_table import efficiency_table
+from defaults_table import defaults_table, logs_table, others_table
+from efficiency_table import efficiency_table, peers_scores_table
 from gpu_table import gpu_table
-from offline_table import estimates_table, offline_peers_table, offline_table
+from offline_table import estimates_table, offline_peers_table, offline_rest_table, offline_table
 from words import digits, grid, spread, time
 
 from reverie.core.statistics import MIN_RUNS
@@ -409,11 +409,21 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "agreement": agreement_table,
     "sample_efficiency": efficiency_table,
     "defaults": defaults_table,
+    "defaults_others": others_table,
     "logs": logs_table,
+    "sample_efficiency_sb3": peers_scores_table,
+    "offline_rest": lambda result: offline_rest_table(result["rows"], beside("offline_datasets")["1"]),
     "choice": lambda result: choice_table(result, beside),
 }
 """Each table by its name, which is that of its result file."""
-FILES = {"choice": "defaults", "logs": "defaults", "on_policy_speed": "on_policy"}
+FILES = {
+    "choice": "defaults",
+    "defaults_others": "defaults",
+    "logs": "defaults",
+    "offline_rest": "offline",
+    "on_policy_speed": "on_policy",
+    "sample_efficiency_sb3": "sample_efficiency",
+}
 """The result files of tables with other names."""
 
 

@@ -31,8 +31,3 @@ def spread(scores: Sequence[float]) -> str:
     """The mean, and in parentheses the lowest and the highest of several scores."""
     text = digits(sum(scores) / len(scores))
     return f"{text} ({digits(min(scores))} to {digits(max(scores))})" if len(scores) > 1 else text
-
-
-def details(summary: str, lines: Sequence[str]) -> list[str]:
-    """Lines of Markdown that are folded below their summary."""
-    return ['<details markdown="1">', f"<summary>{summary}</summary>", "", *lines, "", "</details>"]
