@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agreement import agreement_table
+from agreement import agreement_summary, agreement_table
 from choice_table import choice_table
 from control import control_table
 from defaults_table import defaults_table, logs_table, others_table
@@ -407,6 +407,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "image_rates": rates_table,
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
+    "agreement_summary": agreement_summary,
     "sample_efficiency": efficiency_table,
     "defaults": defaults_table,
     "defaults_others": others_table,
@@ -417,6 +418,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
 }
 """Each table by its name, which is that of its result file."""
 FILES = {
+    "agreement_summary": "agreement",
     "choice": "defaults",
     "defaults_others": "defaults",
     "logs": "defaults",
