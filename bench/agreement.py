@@ -173,8 +173,8 @@ def agreement_summary(result: Mapping[str, Any]) -> list[str]:
     return [
         f"`python bench/agreement.py` makes the same six updates in reverie and in {len(PEERS)} other libraries, and "
         f"compares {sum(row.get('compared', 0) for row in rows):,} losses, gradients and weights.",
-        f"{sum(row['agrees'] for row in rows)} of {len(rows)} pairs of algorithm and library agree: to 2e-6, or to 2e-5 "
-        "of the largest number.",
+        f"{sum(row['agrees'] for row in rows)} of {len(rows)} pairs of algorithm and library agree: to 2e-6, or to "
+        "2e-5 of the largest number.",
         f"The exception is {'; '.join(differing)}; some pairs agree after a patch that removes a difference "
         "([numbers and patches](../bench/README.md#agreement)).",
         "",

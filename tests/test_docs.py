@@ -30,7 +30,6 @@ from reverie.algos.sac import SACConfig
 from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS
 from reverie.cli.parsing import iter_options
-from reverie.core import foreign_names
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -561,20 +560,6 @@ def test_the_table_of_environment_options() -> None:
     table = {name.removeprefix("env."): default for name, default, _ in rows("docs/env_options.md", "| option |")}
     config = EnvConfig()
     assert table == {name: str(getattr(config, name)) or "''" for name in table}
-
-
-def test_the_names_of_stable_baselines3() -> None:
-    page, names = "docs/from/sb3.md", foreign_names
-    notes = {text: [line] for text, line in names.NOTES.items()}
-    examples = {text: [names.as_argument(*pair) for pair in pairs] for text, pairs in names.EXAMPLES.items()}
-    lines = [{text: [line] for text, line in table.items()} for table in (names.PACKAGE_NAMES, names.AGENT_NAMES)]
-    headers = ("| of the package", "| of an agent", "| argument of", "| argument without")
-    for header, table in zip(headers, (*lines, examples, notes), strict=True):
-        expected = [
-            [", ".join(text.replace("-", "_").split()), " or ".join(each).replace("{run!r}", "'runs/first'")]
-            for text, each in table.items()
-        ]
-        assert rows(page, header) == expected
 
 
 def test_the_table_of_suites() -> None:

@@ -79,8 +79,8 @@ def test_the_page_says_what_was_killed_and_damaged() -> None:
 
 
 def test_the_page_says_what_the_store_costs() -> None:
-    page, rows = page_and_rows("replay_store.md", "store.json")
-    page = page.partition("## What it costs")[2]
+    page, rows = page_and_rows("../bench/README.md", "store.json")
+    page = page.partition("## The replay store")[2]
     found = {row["part"]: [r for r in rows if r["part"] == row["part"]] for row in rows}
     assert [row["rows"] for row in found["collect"]] == ["game", "noise"]
     cells = [
