@@ -166,6 +166,40 @@ def rates_table(result: Result) -> list[str]:
     return grid(["per second", OURS, *libraries, SCRIPT, "times the best other, one thread", "two"], cells)
 
 
+def rates_summary(result: Result) -> list[str]:
+    """One row a group of tasks: the lowest and the highest ratio to the best other, with one thread and with two."""
+    ratio: dict[str, dict[tuple[str, int], float]] = {}
+    for name in ("model_free_peers", "image_rates", "offline_rates"):
+        of = ratio.setdefault(name, {})
+        for r in beside(name)["rows"]:
+            if r["key"] != OURS and r.get("ours_to_it"):
+                key = r["task"], r.get("threads", 2)
+                of[key] = min(of.get(key, r["ours_to_it"]), r["ours_to_it"])
+    rows = []
+    for title, (name, tasks) in GROUPS.items():
+        cells = []
+        for threads in (1, 2):
+            found = [x for (task, count), x in ratio[name].items() if count == threads and (not tasks or task in tasks)]
+            ends = list(dict.fromkeys(digits(x) for x in (min(found), max(found)))) if found else ["-"]
+            cells.append(" to ".join(ends))
+        rows.append([title, *cells])
+    return grid(["updates", "one thread", "two threads"], rows)
+
+
+GROUPS = {
+    "TD3, SAC, DDPG, DQN": ("model_free_peers", ["td3", "sac", "ddpg", "dqn"]),
+    "QR-DQN": ("model_free_peers", ["qr_dqn"]),
+    "TQC, CrossQ, SimBa, REDQ, DroQ, SimbaV2, XQC": (
+        "model_free_peers", ["tqc", "crossq", "simba", "redq", "droq", "simba_v2", "xqc"]
+    ),
+    "from images": ("image_rates", []),
+    "BC, TD3+BC, BCQ, CQL, IQL, CRR": (
+        "offline_rates", ["bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_crr"]
+    ),
+    "discrete CQL": ("offline_rates", ["discrete_cql"]),
+    "ReBRAC, FQL, Decision Transformer": ("offline_rates", ["rebrac", "fql", "qc_fql", "decision_transformer"]),
+}  # fmt: skip
+"""Tasks whose ratios are on the page of speed, by result file; none: all."""
 SCRIPT = "script or authors' code"
 LEFT_OUT = ("sac_image_96", "td3_image_96")
 """Tasks that are in the results, but not on the page."""
@@ -242,17 +276,16 @@ def on_policy_table(result: Result) -> list[str]:
     body = [[ON_POLICY[task], f"{of[OURS]['steps']:,}", *(scored(of[s]) if s in of else "-" for s in (OURS, peer))]
             for task, of in found.items() if not task.startswith("cue")]  # fmt: skip
     shared = [of for of in found.values() if peer in of]
-    low = [
-        ON_POLICY[task] for task, of in found.items() if peer in of and scores_of(of[OURS])[1] < scores_of(of[peer])[0]
-    ]
+    low = [ON_POLICY[task] for task, of in found.items()
+           if peer in of and highest(of[OURS]) < of[peer]["mean"]["value"]]  # fmt: skip
     cues = [f"`{name}`, {found[key][OURS]['steps']:,}" for key, name in CUE.items()]
     rows = [[memory, *(scored(found[f"{name}{end}"][OURS]) if f"{name}{end}" in found else "-" for name in CUE)]
             for end, memory in MEMORIES.items()]  # fmt: skip
     return [
         "`ppo` trained with its presets, Stable-Baselines3 with the same settings; scores are means of 20 episodes, "
         "with the 95 % interval, or below five seeds the lowest and the highest.",
-        f"In {len(shared) - len(low)} of {len(shared)} tasks our seeds reach those of Stable-Baselines3"
-        + (f" (not in {', '.join(low)})." if low else "."),
+        f"In {len(shared) - len(low)} of {len(shared)} tasks our interval or range reaches "
+        "the mean of Stable-Baselines3" + (f" (not in {'; '.join(low)})." if low else "."),
         "Single seeds fail: a first standard deviation of 1 lets Pendulum spin at full speed, without normalized "
         "observations Acrobot can repeat one action, and in Breakout most seeds lose the ball at the same place.",
         "",
@@ -266,9 +299,9 @@ CUE = {"cue": "ppo", "cue_dqn": "dqn"}
 MEMORIES = {"": "none", "_memory": "LSTM of 16", "_window": "transformer over 8 rows"}
 
 
-def scores_of(row: Mapping[str, Any]) -> tuple[float, float]:
-    """The lowest and the highest score."""
-    return min(row["scores"]), max(row["scores"])
+def highest(row: Mapping[str, Any]) -> float:
+    """The upper end of the interval, or without one the highest seed."""
+    return float(row["mean"]["high"] if len(row["scores"]) >= MIN_RUNS else max(row["scores"]))
 
 
 def scored(row: Mapping[str, Any]) -> str:
@@ -369,6 +402,8 @@ def threads_table(result: Result) -> list[str]:
             best[r["setting"]] = min(r["update_s"], best.get(r["setting"], float("inf")))
     rows = []
     for (name, threads, spin), times in cells.items():
+        if name == "nano" or spin == "0":  # like the others
+            continue
         shown = [f"{time(times[n])} ({times[n] / best[name]:.1f})" if n in times else "-" for n in neighbors]
         rows.append([name, str(threads), "-" if threads == 1 else spin, *shown])
     return grid(["setting", "threads", "spin", *(BESIDE.get(n, n) for n in neighbors)], rows)
@@ -392,6 +427,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "dreamers_peers": peers_table,
     "dreamers": models_table,
     "model_free_peers": rates_table,
+    "rates": rates_summary,
     "kernels": kernels_table,
     "threads": threads_table,
     "control": control_table,
@@ -424,6 +460,7 @@ FILES = {
     "logs": "defaults",
     "offline_rest": "offline",
     "on_policy_speed": "on_policy",
+    "rates": "model_free_peers",
     "sample_efficiency_sb3": "sample_efficiency",
 }
 """The result files of tables with other names."""

@@ -51,8 +51,8 @@ def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.Mo
 
 
 def test_the_page_says_how_fast_data_were_read() -> None:
-    page, rows = page_and_rows("datasets.md", "readers.json")
-    text = " ".join(page.partition("## Speed")[2].partition("## ")[0].split())
+    page, rows = page_and_rows("../bench/README.md", "readers.json")
+    text = " ".join(page.partition("## Reading recordings")[2].partition("## ")[0].split())
     took = {(row["file"], row["reader"]): row for row in rows}
     s = {key: f"{row['load_s']:.2f}" for key, row in took.items() if "load_s" in row}
     d4rl, hdf5, arrow = "d4rl", "minari hdf5", "minari arrow"
