@@ -281,6 +281,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     for module in (check, parsing):
         monkeypatch.setattr(module, "parse", only_read)
     monkeypatch.chdir(tmp_path)  # where the pages' own files are
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "examples"))
     monkeypatch.syspath_prepend(str(tmp_path))
     for text in PAGES.values():
         for comment, _, code in fenced(text):

@@ -6,7 +6,6 @@ from .agent.dream_env import DreamVectorEnv as DreamVectorEnv
 from .agent.dream_env import dream_env as dream_env
 from .agent.dream_report import DreamReport as DreamReport
 from .agent.dream_report import dream as dream
-from .agent.export import export as export
 from .agent.extract import ExtractReport as ExtractReport
 from .agent.extract import extract as extract
 from .agent.import_sb3 import import_sb3 as import_sb3
@@ -92,5 +91,6 @@ from .run.evaluate import Evaluation as Evaluation
 from .run.result import TrainResult as TrainResult
 from .viewer.launch import ViewerServer as ViewerServer
 from .viewer.launch import view as view
+from .viewer.publish import export as export
 
 __version__: str

@@ -23,6 +23,9 @@ from reverie.algos.table import algorithm_config, algorithms
 from reverie.core.bounds import Above, AtLeast, Finite, Regex, Within
 from reverie.core.config import Choice, Config, coerce
 from reverie.core.errors import ConfigError
+from reverie.nn.exploration import Gaussian
+from reverie.nn.normalization import Running
+from reverie.nn.probe import Mlp, ProbeConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,13 +303,20 @@ def test_settings_that_would_have_no_effect_are_refused():
     [
         ("bcq", {"batch_size": "256"}, "batch_size = '256' (str): expected 256."),
         ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected 2."),
-        ("sac", {"normalize_obs": "running"}, "normalize_obs = 'running' (str): expected Running(clip=10.0)."),
         ("cql", {"backup": Mode}, f"backup = {Mode} (type): expected Backup."),
     ],
 )
 def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         algorithm_config(algorithm)(**wrong)
+
+
+def test_text_of_a_choice_is_its_object_in_python_too():
+    text = algorithm_config("sac")(normalize_obs="running", exploration="gaussian(0.2)")
+    assert text == algorithm_config("sac")(normalize_obs=Running(), exploration=Gaussian(0.2))
+    assert ProbeConfig(heads=["mlp('map', units=8)"]).heads == (Mlp("map", units=8),)
+    with pytest.raises(ConfigError, match=r"exploration = 'gausian': unknown name 'gausian'. Did you mean 'gaussian'"):
+        algorithm_config("td3")(exploration="gausian")
 
 
 @dataclass(frozen=True, kw_only=True)

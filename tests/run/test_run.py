@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ import reverie
 from reverie.algos.dqn import DQN
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
@@ -155,7 +155,7 @@ def test_a_run_of_hours_ends_in_time_and_its_schedules_with_it(
 ) -> None:
     rates, chances, now = list[float](), list[float](), Watched.now
     update, choose = DQN.update, exploration.epsilon_greedy
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(wall_clock, "monotonic", lambda: now[0])
     rate_of = lambda dqn: float(next(iter(dqn._ramps.values()))[0])  # noqa: E731
     monkeypatch.setattr(DQN, "update", lambda dqn, b: (update(dqn, b), rates.append(rate_of(dqn)))[0])
     monkeypatch.setattr(

@@ -16,9 +16,11 @@ import factors
 import files
 import numpy as np
 import oracle
+import played
 import rollouts
 import values
 from columns import to_columns
+from frozen import Freezer, Frozen
 from settings import algo_settings, make_factory, run_settings
 from story import read_log
 from weights import Weights
@@ -99,6 +101,7 @@ def play_collector(c, folder, steps, report):
             continue
         with reverie.Collector(factory, config, steps=end, seed=3, **saved, **run_settings(c)) as collector:
             algo, has_queue = collector.algo, keeps_all(c, collector.experiment.source)
+            frozen = Frozen(algo, c["frozen"], report)
             if c["sampling"] == "priority" and c["resume"] != "killed" and c["door"] != "actors":
                 weights.watch(collector.experiment.source)
             for number, batch in enumerate(collector):
@@ -106,8 +109,10 @@ def play_collector(c, folder, steps, report):
                 is_asked = number % 2 == 0  # one row at a time takes as long as all the rest
                 sampled.append((columns, values.ask(algo, algo.prepare_batch(batch), c) if is_asked else None))
                 collector.feedback(batch, algo.update(batch))
+                frozen.follow(number + 1)
                 if c["evaluate"] != "no" and evaluation is None and number > 10:
                     evaluation = collector.evaluate(1)
+            frozen.check()
             episodes = collector.pop_episodes()
     rows = oracle.rows_in(log := read_log(folder / "log"), c)
     learned = check_samples(sampled, rows, c, report, algo.window.num_free_rows)
@@ -221,7 +226,8 @@ def play_train(c, folder, steps, report):
     with sampled_windows() as sampled:
         settings = train_settings(c)
         for end in ends_of_lives(c, steps):
-            reverie.train(c["algo"], env=make_factory(c, folder), run=folder / "run", steps=end, seed=3, **settings)
+            reverie.train(c["algo"], env=make_factory(c, folder), run=folder / "run", steps=end, seed=3,
+                          callbacks=[Freezer(c["frozen"], report)], **settings)  # fmt: skip
     check_train(c, folder, sampled, report)
 
 
@@ -240,13 +246,13 @@ def play_data(c, folder, steps, report):
         length = {"steps": steps, "experience": "mixed(0.5)"}
     with sampled_windows() as sampled:
         reverie.train(c["algo"], env=factory, run=folder / "second", seed=4, data=str(folder / "run"), **length,
-                      **second)  # fmt: skip
+                      callbacks=[Freezer(c["frozen"], report)], **second)  # fmt: skip
     check_train(c, folder, sampled, report)
 
 
 def train_settings(c):
     settings = run_settings(c) | {"console": False, "tensorboard": False, "threads": 1, "device": "cpu"}
-    settings |= {"eval_episodes": 0}
+    settings |= {"eval_episodes": 0} | ({"schedule.log_every": 5} if c["frozen"] != "never" else {})
     settings |= {"size": "nano", "replay_ratio": 0.15} if c["algo"] == "dreamer_v3" else {}
     return settings | {f"algo.{name}": value for name, value in algo_settings(c).items()}
 
@@ -278,4 +284,5 @@ def check_train(c, folder, sampled, report):
 DOORS = {
     "collector": play_collector, "actors": play_collector, "train": play_train, "offline": play_data,
     "mixed": play_data, "rollouts": rollouts.play, "files": files.play,
+    "record": played.play_record, "evaluate": played.play_evaluate, "reach": played.play_reach,
 }  # fmt: skip

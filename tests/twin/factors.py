@@ -35,6 +35,8 @@ SHARED = {
     "crashes": [False, True],
     "kernels": ["on", "off", "captured"],
     "replaced": ["never", "hil_serl", "gym_hil", "filter"],
+    "encoder": ["none", "by_size"],
+    "frozen": ["never", "some"],
 }
 OFF_POLICY = {
     "algo": ["dqn", "discrete_sac", "ddpg", "sac", "td3", "qr_dqn", "dreamer_v3"],
@@ -61,23 +63,35 @@ ON_POLICY = {
 FILES = {
     "door": ["files"],
     "format": ["store", "minari", "d4rl", "parquet", "robomimic", "lerobot", "tianshou", "pydreamer"],
-    **{name: x for name, x in SHARED.items() if name not in ("stack", "norm", "scale", "kernels")},
+    **{name: x for name, x in SHARED.items() if name not in ("stack", "norm", "scale", "kernels", "frozen")},
     "goals": ["", "reward", "end"],
     "storage": ["ram", "mmap"],
     "capacity": [100_000, 60],
 }
-FAMILIES = {"off_policy": OFF_POLICY, "on_policy": ON_POLICY, "files": FILES}
+PLAYED = {
+    "door": ["record", "evaluate", "reach"],
+    "algo": ["gcivl", "gcbc", "hiql"],
+    "policy": ["function", "predict"],
+    "format": ["minari", "parquet", "robomimic"],
+    **{name: SHARED[name] for name in ("action", "mask", "ends", "limit", "repeat", "norm", "replaced")},
+    "stack": ["none", "algo"],
+    "encoder": ["none", "by_size"],
+    "goals": ["", "reward", "end"],
+}
+FAMILIES = {"off_policy": OFF_POLICY, "on_policy": ON_POLICY, "files": FILES, "played": PLAYED}
 REST = {
     "algo": "dqn", "stack": "none", "norm": "none", "scale": "none", "kernels": "on", "estimator": ("td0", 0),
     "goals": "", "hindsight": "none", "sampling": "uniform", "storage": "ram", "capacity": 100_000, "memory": "none",
-    "evaluate": "no", "epochs": 1, "format": "",
+    "evaluate": "no", "epochs": 1, "format": "", "policy": "", "encoder": "none", "frozen": "never", "vector": "sync",
+    "envs": 1, "resume": False, "crashes": False,
 }  # fmt: skip
 """Values of the factors that a family has not."""
 NIGHT = {
-    "algo": ["c51", "iqn", "tqc", "crossq"],
     "vector": ["async"] + ["torch_jax"] * (importlib.util.find_spec("jax") is not None),
     "resume": ["killed"],
     "kernels": ["captured"],
+    "frozen": ["network"],
+    "algo": ["c51", "iqn", "tqc", "crossq"],
 }
 OFF_POLICY_AT_NIGHT = {"door": ["actors"]}
 ON_POLICY_AT_NIGHT = {"algo": ["impala"], "estimator": [("v_trace", 0.9)]}
@@ -88,7 +102,7 @@ ACTIONS = {
     "dqn": DISCRETE, "qr_dqn": DISCRETE, "c51": DISCRETE, "iqn": DISCRETE, "discrete_sac": DISCRETE,
     "ddpg": CONTINUOUS, "td3": CONTINUOUS, "tqc": CONTINUOUS, "crossq": CONTINUOUS, "sac": {"box", "mixed"},
     "dreamer_v3": {"discrete", "multi", "box"}, "ppo": ALL, "a2c": ALL,
-    "impala": ALL,
+    "impala": ALL, "gcivl": ALL, "gcbc": ALL, "hiql": ALL,
 }  # fmt: skip
 """Actions that an algorithm takes."""
 ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "ppo", "a2c"}
@@ -107,6 +121,11 @@ def learns_rows(c):
 
 MEANINGLESS = [
     ("the algorithm does not take these actions", lambda c: c["action"] not in ACTIONS[c["algo"]]),
+    ("goal learners take no mixed actions", lambda c: c["door"] == "reach" and c["action"] == "mixed"),
+    ("own policies learn nothing", lambda c: c["door"] in ("record", "evaluate") and (
+        c["algo"] != "gcivl" or c["stack"] != "none" or c["norm"] != "none")),
+    ("agents are sent to goals", lambda c: c["door"] == "reach" and c["policy"] != "function"),
+    ("scores have no format", lambda c: c["door"] != "record" and c["policy"] and c["format"] != "minari"),
     ("numbers have no masks", lambda c: c["mask"] != "none" and c["action"] == "box"),
     ("a mask that is observed is one array", lambda c: c["mask"] == "observation" and c["action"] == "mixed"),
     ("vectors have no method for masks", lambda c: c["mask"] == "method" and not is_single(c)),
@@ -133,10 +152,12 @@ MEANINGLESS = [
         c["door"] not in ("collector", "files") or not is_single(c))),
     ("actors make single environments", lambda c: c["door"] == "actors" and (
         not is_single(c) or c["resume"] or c["evaluate"] != "no")),
-    ("arrays of JAX", lambda c: c["vector"] == "torch_jax" and (c["action"] == "mixed" or c["mask"] == "info")),
+    ("arrays of JAX", lambda c: c["vector"] == "torch_jax" and (c["action"] == "mixed" or c["mask"] == "info"
+        or c["encoder"] != "none")),
     ("a world model has parts of its own", lambda c: c["algo"] == "dreamer_v3" and (
         c["estimator"][0] != "td0" or c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none"
-        or c["memory"] != "none" or c["hindsight"] != "none" or c["door"] in ("collector", "actors"))),
+        or c["memory"] != "none" or c["hindsight"] != "none" or c["encoder"] != "none"
+        or c["door"] in ("collector", "actors"))),
 ]  # fmt: skip
 """Combinations that mean nothing, or that nobody can set."""
 
@@ -159,7 +180,10 @@ REFUSED = [
      {"door": "rollouts", "algo": "ppo", "replaced": "hil_serl"}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
-    (r"one array of observations", lambda c: c["format"] == "d4rl" and (c["goals"] or c["mask"] != "none"),
+    (r"only store numbers and vectors", lambda c: c["format"] == "parquet" and c["encoder"] != "none",
+     {"door": "record", "format": "parquet", "encoder": "by_size"}),
+    (r"one array of observations", lambda c: c["format"] == "d4rl" and (
+        c["goals"] or c["mask"] != "none" or c["encoder"] != "none"),
      {"door": "files", "format": "d4rl", "mask": "info"}),
 ]  # fmt: skip
 """Combinations that reverie refuses: the words of its error, whether they are in a combination, and an example."""
@@ -187,6 +211,7 @@ NOT_CROSSED = {
     "replay.store_keep": "what is deleted on disk: tests/store", "replay.save": "vectors on a device: tests/run",
     "replay.device": "a GPU", "replay.online_queue": "fractions without it draw the same windows",
     "replay.priority": "weights: tests/replay/test_sampling.py", "replay.recency_exponent": "distributions of samples",
+    "replay.sampler": "another choice of windows: tests/algos/test_own_parts.py",
     "replay.sequential": "windows one behind the other: tests/replay/test_whole_episodes.py",
     "replay.reset_interval": "windows one behind the other: tests/replay/test_whole_episodes.py",
     **dict.fromkeys(("estimator td1", "scale affine"), _SAME_PATH),
@@ -201,7 +226,7 @@ NOT_CROSSED = {
     **dict.fromkeys(("algo bc", "algo iql", "algo decision_transformer", "algo cql", "algo discrete_cql", "algo rebrac",
                      "algo td3_bc", "algo fql", "algo bcq", "algo discrete_bcq", "algo crr", "algo discrete_crr"),
                     "recorded rows are those of the door offline"),
-    **dict.fromkeys(("algo gcbc", "algo gcivl", "algo hiql", "algo gciql", "algo crl", "algo qrl", "algo lewm"),
+    **dict.fromkeys(("algo gciql", "algo crl", "algo qrl", "algo lewm"),
                     "goals that they sample themselves: tests/replay/test_goal_sampling.py"),
 }  # fmt: skip
 """Settings, kinds of a setting and algorithms that are in no factor, and why."""
@@ -219,12 +244,15 @@ def refusal(c):
 def factors_of(c):
     if c.get("door") == "files":
         return FILES
+    if c.get("door") in PLAYED["door"]:
+        return PLAYED
     return ON_POLICY if c.get("algo") in [*ON_POLICY["algo"], "impala"] else OFF_POLICY
 
 
 def with_more(factors):
     """The factors with the values of the long mode."""
-    own = {id(ON_POLICY): ON_POLICY_AT_NIGHT, id(OFF_POLICY): OFF_POLICY_AT_NIGHT}.get(id(factors), {})
+    own = {id(ON_POLICY): ON_POLICY_AT_NIGHT, id(OFF_POLICY): OFF_POLICY_AT_NIGHT, id(PLAYED): {"algo": []}}
+    own = own.get(id(factors), {})
     more = NIGHT | own
     return {name: values + [x for x in more.get(name, []) if x not in values] for name, values in factors.items()}
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from reverie.agent import own_policy, reaching, recording
 from reverie.algos import sac
 from reverie.algos.impala import BehaviorPolicy
 from reverie.core import types
@@ -14,6 +15,7 @@ from reverie.envs import masks, native_vector_env, slot_vector_env
 from reverie.envs.jax_vector import JaxVector
 from reverie.envs.torch_vector import TorchVector
 from reverie.nn import normalization
+from reverie.nn.adam import Adam
 from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.preprocess import FrameStacker
 from reverie.objectives import estimators
@@ -185,6 +187,40 @@ def the_reward_of_the_hidden_step_is_of_the_first_row(original):
 @mutant(sac.SoftObjective, "mean_target_entropy", {"algo": "discrete_sac", "mask": "info"}, "target entropy")
 def target_entropies_ignore_masks(original):
     return lambda self, batch, mask: self.target_entropy
+
+
+@mutant(Adam, "apply", {"frozen": "some", "algo": "td3", "action": "box"}, "frozen parameters that have changed")
+def weights_decay_where_they_are_frozen(original):
+    def apply(self, grads, **more):
+        original(self, grads, **more)
+        for p in self.params:
+            p.data.mul_(0.99)
+
+    return apply
+
+
+@mutant(ReplayBuffer, "add", {"encoder": "by_size"}, "picture")
+def pictures_are_black(original):
+    def add(self, step, *more):
+        pixels = {"picture": torch.zeros_like(step.obs["picture"])}
+        return original(self, step.with_obs(step.obs | pixels), *more)
+
+    return add
+
+
+@mutant(recording, "rows_of", {"door": "record"}, "reward")
+def rewards_of_recordings_are_doubled(original):
+    return lambda episode, pair: original({**episode, "rewards": 2 * episode["rewards"]}, pair)
+
+
+@mutant(own_policy, "play_episode", {"door": "evaluate"}, "an evaluation of no episode")
+def rewards_of_own_policies_are_doubled(original):
+    return lambda *args, **more: (step._replace(reward=2 * step.reward) for step in original(*args, **more))
+
+
+@mutant(reaching, "_error", {"door": "reach", "goals": "reward"}, "steps to a goal")
+def no_goal_is_ever_reached(original):
+    return lambda obs, goal: original(obs, goal) + 1.0
 
 
 @mutant(types.Window, "stride", {"estimator": ("td0", 0)}, "transitions that were never learned from")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from story import CLASSES, legal_classes, natural_goal
+from story import CLASSES, legal_classes, natural_goal, picture
 
 TOLERANCE = 1e-3
 TAKEOVERS = ("hil_serl", "gym_hil")
@@ -325,6 +325,8 @@ def check_row(batch, b, t, row, c, report, is_acted):
     if c["stack"] == "env":
         shown = [tuple(int(x) for x in part[:3]) for part in batch["obs"]["story"][b, t]]
         expect(report, "frames stacked wrongly", shown, stacked_keys(row, 2), **where)
+    if "picture" in batch["obs"]:
+        check_picture(batch["obs"]["picture"][b, t], row, c, report, where)
     expect(report, "is_first", bool(batch["first"][b, t]), row.is_first, **where)
     knows_end = not (row.is_cut and t == batch["reward"].shape[1] - 1)
     if c["hindsight"] == "none":
@@ -342,6 +344,13 @@ def check_row(batch, b, t, row, c, report, is_acted):
         check_action(batch["action"][b, t].tolist(), row, is_newest, c, report, where)
         if not is_newest and batch.get("has_tags", True):
             expect(report, "tag of a takeover", "tag" in batch and bool(batch["tag"][b, t]), row.is_taken, **where)
+
+
+def check_picture(stored, row, c, report, where):
+    """Frames of a stack lie behind each other in the channels."""
+    keys = stacked_keys(row, 2) if c["stack"] == "env" else [row.key]
+    if not np.array_equal(stored, np.concatenate([picture(*key) for key in keys], -1)):
+        report.add("picture", **where, stored=stored.tolist())
 
 
 def expect(report, kind, stored, true, **where):

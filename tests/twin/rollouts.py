@@ -10,6 +10,7 @@ import oracle
 import torch
 import values
 from columns import to_columns
+from frozen import Frozen
 from settings import ROLLOUT, algo_settings, make_factory, run_settings
 from story import read_log
 
@@ -29,9 +30,12 @@ def play(c, folder, steps, report):
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
             watch(collector, seen, c)
             first_of_life.add(len(seen))
-            for batch in collector:
+            frozen = Frozen(collector.algo, c["frozen"], report)
+            for number, batch in enumerate(collector):
                 learned.append((len(seen) - 1, batch.extras["target"].double().numpy().ravel().tolist()))
                 collector.feedback(batch, collector.algo.update(batch))
+                frozen.follow(number + 1)
+            frozen.check()
             episodes = collector.pop_episodes()
     rows = oracle.rows_in(log := read_log(folder / "log"), c)
     restored = first_of_life if c["vector"] != "sync" else set()  # vectors cannot be saved: their episodes are cut

@@ -13,7 +13,7 @@ ROLLOUT = 12
 def make_factory(c, folder):
     """A function that makes the environment, or the vector, whose log is in ``folder / "log"``."""
     mode = MODES.get(c["vector"].partition("_")[2], "NEXT_STEP")
-    options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced")}
+    options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced", "encoder")}
     options |= {"ends": factors.ENDS[c["ends"]], "mode": mode, "tensors": c["vector"].startswith("torch")}
     log = folder / "log"
     log.mkdir(exist_ok=True)
@@ -42,6 +42,8 @@ def algo_settings(c):
         settings["normalize_obs"] = c["norm"]
     if c["stack"] == "algo":
         settings |= {"frame_stack": 2, "frame_stack_keys": ".*(story|observation)"}
+    if c["encoder"] != "none":
+        settings["networks.encoder"] = c["encoder"]
     if c["memory"] != "none":
         settings["networks.memory"] = MEMORIES[c["memory"]]
     return settings | (_on_policy(c) if c["door"] == "rollouts" else _off_policy(c))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
-from reverie.core.protocols import Env
+from reverie.core.protocols import Env, Policy
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode
@@ -267,18 +268,22 @@ def make_live_env(agent: Agent, *, render: bool = False) -> Env:
 
 
 @contextlib.contextmanager
-def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
-    """Make the environment, to play up to ``MAX_EPISODES`` episodes of at most ``longest`` rows."""
+def open_played_episodes(
+    agent: Agent, longest: int, mode: Mode, seed: int, policy: Policy[Any] | None = None, episodes: int = MAX_EPISODES
+) -> Iterator[Episodes]:
+    """Make the environment, to play up to ``episodes`` of at most ``longest`` rows with the agent's or any policy."""
     env = make_live_env(agent)
     try:
-        yield _iter_episodes(env, agent, longest, mode, seed), {"deterministic": mode == "eval"}
+        chosen = agent.algo.policy if policy is None else policy
+        yield _iter_episodes(env, agent, chosen, longest, mode, seed, episodes), {"deterministic": mode == "eval"}
     finally:
         env.close()
 
 
-def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
-    policy = agent.algo.policy
-    for number in range(MAX_EPISODES):
+def _iter_episodes(
+    env: Env, agent: Agent, policy: Policy[Any], longest: int, mode: Mode, seed: int, episodes: int
+) -> Iterator[Batch]:
+    for number in range(episodes):
         step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
         steps, actions = [step], list[Tensor]()
         while len(steps) < longest and not step.is_last[0]:

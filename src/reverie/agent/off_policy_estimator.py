@@ -5,7 +5,6 @@ Methods: fitted Q evaluation (``algos/fqe.py``), importance sampling, or both (`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,8 +18,8 @@ from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions, p
 from reverie.agent.return_estimate import Method, ReturnEstimate
 from reverie.algos.base import Algorithm
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, ValueUnits
-from reverie.core import statistics
-from reverie.core.bounds import AtLeast
+from reverie.core import statistics, wall_clock
+from reverie.core.bounds import AtLeast, largest_value
 from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
@@ -272,11 +271,11 @@ class OffPolicyEstimator:
 
 def _log_progress() -> ProgressFn:
     """Return a function that logs the progress of an estimate periodically."""
-    start = latest = time.monotonic()
+    start = latest = wall_clock.monotonic()
 
     def log_update(num_done: int, updates: int) -> bool:
         nonlocal latest
-        current = time.monotonic()
+        current = wall_clock.monotonic()
         if current - latest >= REPORT_EVERY and num_done < updates:
             latest, remaining = current, format_duration((current - start) / num_done * (updates - num_done))
             progress = f"{num_done:,} of {count_noun(updates, 'update')} of FQE, {remaining} left"
@@ -336,10 +335,11 @@ def _mean_with_interval(values: np.ndarray) -> IntervalEstimate:
 
 def fqe_config_for(algo: Algorithm) -> FQEConfig:
     """Return FQE's settings for a learner: the same discount (0.99 if it has none) and frame stacks."""
-    cfg = getattr(algo, "cfg", None)
-    return FQEConfig(
-        **{name: getattr(cfg, name) for name in ("discount", "frame_stack", "frame_stack_keys") if hasattr(cfg, name)}
-    )
+    cfg, names = getattr(algo, "cfg", None), ("discount", "frame_stack", "frame_stack_keys")
+    settings: dict[str, Any] = {name: getattr(cfg, name) for name in names if hasattr(cfg, name)}
+    if "discount" in settings:
+        settings["discount"] = largest_value(settings["discount"])
+    return FQEConfig(**settings)
 
 
 def _subsample_evenly(values: np.ndarray) -> np.ndarray:

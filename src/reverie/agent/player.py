@@ -332,4 +332,6 @@ def _unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
     """Return the observations that a policy with the settings ``algo`` does not use, except perhaps in its decoder."""
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
-    return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+    probed = algo.probe.targets(spec) if getattr(algo, "probe", None) is not None else []
+    unread = [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+    return [*unread, *probed]

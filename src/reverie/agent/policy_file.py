@@ -1,16 +1,18 @@
-"""A policy as a file that runs without reverie: ONNX, or an exported PyTorch program."""
+"""A policy as a file that runs without reverie: ONNX, an exported PyTorch program, or a program that a page runs."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import logging
+import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,18 +20,19 @@ from torch import Tensor
 
 from reverie.agent.player import Player, check_choice
 from reverie.agent.policy_function import PolicyFunction, TensorSpec
+from reverie.agent.program import Numbers, Part, compare_world, to_json, trace_policy, trace_world
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
+from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.protocols import Memoryless
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.version import version
 from reverie.log.artifacts import missing_package_error
 
-Format = Literal["onnx", "torch"]
-SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
+Format = Literal["onnx", "torch", "program"]
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "program": ".json"}
 ATOL = 1e-4
 """Largest difference from the agent, in float32: where a tanh is steep, rounding alone reaches 2e-5."""
 MAX_TIE_SHARE = 0.005
@@ -48,25 +51,38 @@ class ExportReport:
 
     file: Path
     metadata_file: Path
-    """The JSON file next to it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it."""
+    """The JSON file next to it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it. A program
+    has them in itself."""
     steps: int
     """Number of compared steps."""
     num_differing: int
     """Steps that differed by more than 1e-4, because rounding decided between two classes."""
     error: float
     """Largest difference in the other steps: relative for numbers above 1; actions are scaled to [-1, 1]."""
+    rounding: float = 0.0
+    """Largest difference that the rounded weights of a program make, as ``error``; a change of class is that of the
+    probabilities or values of both."""
 
 
 def export_policy(
     player: Player, out: Path | str | None = None, *,
-    format: Format | None = None, batch: int | None = None, steps: int = 1000,
+    format: Format | None = None, batch: int | None = None, steps: int = 1000, numbers: Numbers = "float16",
+    world: bool = False,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of a player to a file, and compare the file with the player: see :func:`reverie.export`."""
     if isinstance(player.algo, LeWM):
         raise ConfigError(f"{player.config.algo.algorithm} searches its actions, which cannot be exported.")
-    format = _choose_format(format, out)
+    format = _choose_format("program" if world and format is None else format, out)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
+    check_choice("numbers", numbers, get_args(Numbers))
+    if world and format != "program":
+        raise ConfigError(f"world = True needs format = 'program', not '{format}': omit one of them.")
+    if format == "program":
+        if batch not in (None, 1):
+            raise ConfigError(f"batch = {batch}: a program takes one observation per call. Omit batch.")
+        name = "world.json" if world else "program.json"
+        return _export_program(player, Path(out or player.run / name), numbers, world, steps)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         if importlib.util.find_spec(package) is None:
             raise missing_package_error(package, "export to ONNX")
@@ -91,6 +107,42 @@ def export_policy(
         finally:
             part.unlink(missing_ok=True)
     return report
+
+
+def _export_program(player: Player, file: Path, numbers: Numbers, world: bool, steps: int) -> ExportReport:
+    """Write a program that a page runs: the policy, or the functions of the world model."""
+    check_writable(file.parent)
+    plain = copy_to_cpu(player)
+    with _silence_exporters(), torch.no_grad(), use_only_kernels():
+        function = None if world else PolicyFunction(plain, 1)
+        parts = trace_world(plain) if function is None else {"act": trace_policy(function)}
+    exact = _compare_program(plain, function, parts, None, steps, ATOL)
+    if exact[0] > MAX_TIE_SHARE * steps or exact[1] > ATOL:
+        raise RunError(f"the exported program computes something else than {player!r}. Nothing was written.")
+    _, rounding = _compare_program(plain, function, parts, numbers, steps, math.inf)
+    report = ExportReport(file, file, steps, *exact, rounding)
+    content = _export_metadata(player, function, "program", report) | to_json(parts, numbers)
+    with disk_errors_as_run_error(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(content, separators=(",", ":"), allow_nan=False))
+    return report
+
+
+def _compare_program(
+    player: Player, function: PolicyFunction | None, parts: Mapping[str, Part], numbers: Numbers | None, steps: int,
+    tolerance: float,
+) -> tuple[int, float]:  # fmt: skip
+    """Compare parts, with weights that are rounded to ``numbers``, with the agent: as :func:`compare_with_agent`."""
+    rounded = {name: part if numbers is None else part.with_rounding(numbers) for name, part in parts.items()}
+    if function is None:
+        return compare_world(player, rounded, {name: part.source for name, part in parts.items()}, steps)
+    names = [[spec.name for spec in specs] for specs in (function.inputs, function.outputs)]
+
+    def call(inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = rounded["act"](dict(zip(names[0], inputs, strict=True)))
+        return [outputs[name] for name in names[1]]
+
+    return compare_with_agent(function, call, steps, tolerance)
 
 
 def _choose_format(format: Format | None, out: Path | str | None) -> Format:
@@ -177,8 +229,10 @@ def open_policy(file: Path, format: Format) -> PolicyFn:
     return call
 
 
-def compare_with_agent(function: PolicyFunction, call: PolicyFn, steps: int) -> tuple[int, float]:
-    """Return the number of steps in which the file differs from the agent, and the largest difference in the others."""
+def compare_with_agent(
+    function: PolicyFunction, call: PolicyFn, steps: int, tolerance: float = ATOL
+) -> tuple[int, float]:
+    """Return in how many steps the file differs from the agent by more, and the largest difference in the others."""
     num_differing, error, state = 0, 0.0, dict[str, Tensor]()
     with seeded_rng(derived_seeds(function.player.config.seed)["test"]), torch.no_grad(), use_only_kernels():
         for number in range(steps):
@@ -191,26 +245,30 @@ def compare_with_agent(function: PolicyFunction, call: PolicyFn, steps: int) -> 
                 if spec.role == "state"
             }
             difference = function.max_difference(actual, expected)
-            num_differing += difference > ATOL
-            error = max(error, difference if difference <= ATOL else 0.0)
+            num_differing += difference > tolerance
+            error = max(error, difference if difference <= tolerance else 0.0)
     return num_differing, error
 
 
-def _export_metadata(player: Player, function: PolicyFunction, format: Format, report: ExportReport) -> dict[str, Any]:
-    """Return the content of policy.json."""
+def _export_metadata(
+    player: Player, function: PolicyFunction | None, format: Format, report: ExportReport
+) -> dict[str, Any]:
+    """Return the content of policy.json; a world model, which is no policy, has its inputs in its parts."""
+    batch = 1 if function is None else function.batch
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
-        shape = [1, *spec.example.shape[1:]] if function.batch is None else list(spec.example.shape)
+        shape = [1, *spec.example.shape[1:]] if batch is None else list(spec.example.shape)
         dtype = str(spec.example.dtype).removeprefix("torch.")
         return {"name": spec.name, "role": spec.role, "shape": shape, "dtype": dtype, **spec.metadata}
 
     return {
         "file": report.file.name, "format": format, "algorithm": player.config.algo.algorithm,
         "env": player.config.env.id, "run": player.run.name, "checkpoint": player.checkpoint.name,
-        "reverie": version(), "torch": str(torch.__version__), "use": SEMANTICS, "batch": function.batch or "any",
-        "inputs": [describe(spec) for spec in function.inputs],
-        "outputs": [describe(spec) for spec in function.outputs],
+        "reverie": version(), "torch": str(torch.__version__), "use": SEMANTICS, "batch": batch or "any",
+        "inputs": [describe(spec) for spec in getattr(function, "inputs", ())],
+        "outputs": [describe(spec) for spec in getattr(function, "outputs", ())],
         "compared": {
-            "steps": report.steps, "differing": report.num_differing, "largest_difference": report.error
+            "steps": report.steps, "differing": report.num_differing, "largest_difference": report.error,
+            "rounding": report.rounding,
         },
     }  # fmt: skip

@@ -178,7 +178,7 @@ class PolicyFunction(nn.Module):
             size, *trailing = spec.example.shape
             values[spec.name] = NOISE[spec.metadata["distribution"]](rows if self.batch is None else size, *trailing)
         for key, part in self.player.observer.single.items():
-            values[f"obs/{key}"] = _random_observation(part, rows, self.player.action_spec)
+            values[f"obs/{key}"] = random_observation(part, rows, self.player.action_spec)
         return values | {"is_first": torch.full((rows,), number % 50 == 0), "reward": torch.randn(rows)}
 
     def max_difference(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -243,7 +243,7 @@ def _obs_input(player: Player, key: str, part: ObsPart, rows: int) -> TensorSpec
     return TensorSpec(f"obs/{key}", role, example, metadata | player.observer.origin(key))
 
 
-def _random_observation(part: ObsPart, rows: int, actions: ActionSpec) -> Tensor:
+def random_observation(part: ObsPart, rows: int, actions: ActionSpec) -> Tensor:
     """Return random observations ``[N, *shape]``; a mask allows at least one class of each choice."""
     shape = rows, *part.shape
     if part.kind == "mask":

@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from PIL import Image
 from reverie.agent.agent_file import without_folders, write_agent_folder
 from reverie.agent.loading import check_code
 from reverie.agent.player import actions_label
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.core.version import version
@@ -352,7 +353,7 @@ def _to_mlflow(
         "mlflow_version": mlflow.__version__,
         "model_uuid": uuid.uuid4().hex,
         "run_id": ident,
-        "utc_time_created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
+        "utc_time_created": wall_clock.now().astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
     }
     if spec := read_spec(RunFolder(model)):
         content["signature"] = _mlflow_signature(spec)

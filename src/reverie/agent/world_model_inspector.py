@@ -180,7 +180,7 @@ class WorldModelInspector:
         """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
         latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
         predictions = {name: to_numpy(values) for name, values in self.learner.describe_latent(latent).items()}
-        predictions |= {"policy": to_numpy(_action_probabilities(self.policy(latent)))}
+        predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
         if not self.draws:
             return predictions
         kind, prior = self._distribution(self.world.rssm.p(latent.deter))
@@ -230,7 +230,7 @@ class WorldModelInspector:
         return total
 
 
-def _action_probabilities(policy: JointDistribution) -> Tensor:
+def action_probabilities(policy: JointDistribution) -> Tensor:
     """Return the probability of each class of an action ``[..., A]``, or its most likely value if continuous."""
     parts: list[Any] = []
     for part in policy.parts.values():

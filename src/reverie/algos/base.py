@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.gradient_norms import GradientNorms
 from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_bad_moment, reads_training_flag
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
@@ -80,6 +81,8 @@ class Algorithm(NotesChanges, nn.Module):
         self._newest_batch: Batch | None = None  # one that is shared, and so has the shapes that were checked
         self.loss_scale: LossScale | None = None
         """The factor of all losses; None unless networks compute in float16."""
+        self.gradient_norms: GradientNorms | None = None
+        """The norms of gradients that some updates return; None unless ``grad_norms`` is set."""
         self.position: Callable[[], int] = int
         """Returns the env steps of the run so far, which scheduled settings depend on; 0 outside a run."""
 
@@ -178,6 +181,8 @@ class Algorithm(NotesChanges, nn.Module):
         """
         self.capture_version = object()
         ModuleChanges.note()
+        if self.gradient_norms is not None:
+            self.gradient_norms.attach(self)
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)
@@ -272,7 +277,8 @@ class Algorithm(NotesChanges, nn.Module):
         """
         optims = {name: optim.state_dict() for name, optim in self.optimizers().items()}
         scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state_dict()}
-        return {"model": super().state_dict(), **optims, **scale, **self.extra_state()}
+        norms = {} if self.gradient_norms is None else {"num_norm_updates": self.gradient_norms.num_updates}
+        return {"model": super().state_dict(), **optims, **scale, **norms, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
         """Restore the state that ``state_dict`` returned."""
@@ -281,6 +287,8 @@ class Algorithm(NotesChanges, nn.Module):
             optim.load_state_dict(state[name])
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
+        if self.gradient_norms is not None:
+            self.gradient_norms.num_updates = int(state.get("num_norm_updates", 0))
         self.load_extra_state(state)
 
 

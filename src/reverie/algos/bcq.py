@@ -93,7 +93,7 @@ class BCQObjective(TDObjective):
         action = many_action_values(self.target_perturb.model, obs, decoded)
         q = many_action_values(self.target_critic.model, obs, action)  # [2, B, T-1, n]
         value = (c.lam * q.amin(0) + (1 - c.lam) * q.amax(0)).amax(-1)  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
@@ -135,12 +135,15 @@ class BCQ(ModelFree):
         spec, width = self.preprocess.spec, action_spec.width
         vae = ActionVAE(spec, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
         perturb = Perturbation(spec, width, cfg.phi, cfg.networks, cfg.dtype)
-        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        critic = self.build_critic(spec, action_spec)
         self.objective: BCQObjective = BCQObjective(vae, perturb, critic, cfg)
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)
         self._policy = BestOfSamplesPolicy(self.objective.best_action, cfg.num_act_samples, vae.latent, device)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        return QEnsemble(obs_spec, action_spec.width, self.cfg.networks, copies=2, dtype=self.cfg.dtype)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""

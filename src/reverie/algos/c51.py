@@ -87,7 +87,7 @@ class C51Objective(DQNObjective):
         probs = mean_over_choices([quantiles_of_action(part, scores.argmax(-1)).softmax(-1) for part, scores in pairs])
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         reward, live, row = c.value_estimator.bootstrap(
-            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=self.discount
         )  # [B, T-1]
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
         return reward.unsqueeze(-1) + live.unsqueeze(-1) * self.support, reached

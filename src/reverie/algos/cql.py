@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reverie.algos.model_free import OfflineConfig
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator, UnknownReturnPolicy
 from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
-from reverie.core.bounds import Above, AtLeast, Finite, ScheduledFloat, Within
+from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, Within, largest_value
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator
@@ -131,7 +131,7 @@ class CQLObjective(SACObjective):
             value = self.combine(values, is_target=True)  # [B, T-1]
         else:
             value, _ = self.expected_value(obs, self.target_critic)  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner
@@ -157,7 +157,7 @@ class CQL(SAC):
     @property
     def annotator(self) -> RowAnnotator | None:
         """Fills in the returns-to-go of collected episodes once they have ended; None without a value floor."""
-        return None if self.cfg.value_floor is None else ReturnToGoAnnotator(self.cfg.discount)
+        return None if self.cfg.value_floor is None else ReturnToGoAnnotator(largest_value(self.cfg.discount))
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
@@ -278,6 +278,13 @@ class CQLConfig(OfflineConfig, SACConfig):
                 f"reward_scale = {self.reward_scale.to_text()}, value_floor = {self.value_floor}: values of clipped "
                 "rewards cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
+        if self.value_floor is not None and isinstance(self.discount, PiecewiseLinear):
+            raise ConfigError(
+                f"discount = {self.discount}, value_floor = {self.value_floor}: returns are computed once, with one "
+                "discount. Use a number."
+            )
+        if self.value_floor is not None and self.exploration is not None:
+            raise ConfigError(f"exploration = {self.exploration.to_text()}, value_floor = {self.value_floor}: set one.")
         if self.value_floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.to_text()}, value_floor = {self.value_floor}: the returns that are "

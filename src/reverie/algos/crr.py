@@ -79,7 +79,7 @@ class CRRObjective(TDObjective):
     def bootstrap_value(self, batch: Batch, value: Tensor) -> Tensor:
         """Return the targets ``[B, T - 1]`` from the value ``[B, T - 1]`` of next states, which is clipped first."""
         value = value if self.within is None else self.within(value)
-        return self.cfg.value_estimator(batch, value, self.cfg.discount)
+        return self.cfg.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner
@@ -112,8 +112,11 @@ class CRR(ModelFree):
         """Build the networks for these specs and the losses over them."""
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
-        critic = QEnsemble(obs_spec, width, c.networks, copies=c.num_critics, dtype=c.dtype)
-        return self.losses(actor, critic, c, self.clip_to_return_range)
+        return self.losses(actor, self.build_critic(obs_spec, action_spec), c, self.clip_to_return_range)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        c = self.cfg
+        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
 
 # ---------------------------------------------------------------------- settings

@@ -58,7 +58,7 @@ class DDPGObjective(TDObjective):
         """Y = r + gamma (1 - terminal) Q'(s', mu'(s')): Algorithm 1.  ``[B, T - 1]``."""
         obs, c = obs_after(batch.obs), self.cfg
         value = self.target_critic(obs, self.target_actor(obs))  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner
@@ -73,7 +73,7 @@ class DDPG(ModelFree):
         super().__init__(obs_spec, cfg, device)
         spec, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(spec, width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
+        critic = self.build_critic(spec, action_spec)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         share_encoder(critic, actor, self.objective.target_actor.model, self.objective.target_critic.model)
@@ -82,6 +82,10 @@ class DDPG(ModelFree):
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        c = self.cfg
+        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""

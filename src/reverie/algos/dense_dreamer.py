@@ -109,6 +109,9 @@ class DenseDreamerConfig(DreamerConfig):
         reward = SupportHead(width, self.reward, support) if len(support) else ScalarHead(width, self.reward)
         return reward, cont
 
+    def build_critic(self, width: int) -> ScalarHead:
+        return ScalarHead(width, self.critic)
+
     @property
     def transform(self) -> RewardTransform:
         return REWARD_TRANSFORMS[self.reward_transform]

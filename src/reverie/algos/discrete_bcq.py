@@ -78,7 +78,7 @@ class DiscreteBCQObjective(TDObjective):
         target = self.target_network.model(obs, copy=0)  # [B, T-1, A]
         value = best_value(target, self.values(obs), self.classes)  # [B, T-1]
         value = value if self.within is None else self.within(value)
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner

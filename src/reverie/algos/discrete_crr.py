@@ -87,8 +87,11 @@ class DiscreteCRR(CRR):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
         c, classes = self.cfg, num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.num_critics, c.dtype)
-        return self.losses(actor, critic, c, self.clip_to_return_range, classes)
+        return self.losses(actor, self.build_critic(obs_spec, action_spec), c, self.clip_to_return_range, classes)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        c = self.cfg
+        return DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.num_critics, c.dtype)
 
 
 # ---------------------------------------------------------------------- settings

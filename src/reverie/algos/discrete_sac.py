@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
+from reverie.algos.model_free import BuildCriticFn
 from reverie.algos.sac import CHOICE_ENTROPY, SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
@@ -32,14 +33,20 @@ class DiscreteSACObjective(SACObjective):
     """
 
     @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+    def build(
+        cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, build_critic: BuildCriticFn
+    ) -> SACObjective:
         classes = num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
-        critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
+        critic = build_critic(obs_spec, action_spec)
         entropy = CHOICE_ENTROPY * sum(map(math.log, classes))
         objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy))
         objective.choices = classes if cfg.target_entropy is None else ()
         return objective
+
+    @classmethod
+    def build_critic(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> nn.Module:
+        return DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         values: Tensor = self.critic(obs)  # [K, ..., A]

@@ -74,7 +74,7 @@ class DQNObjective(TDObjective):
         obs, c = obs_after(batch.obs), self.cfg
         q = self.target_network(obs)  # [B, T-1, A]
         value = best_value(q, self.network(obs), self.classes) if c.double else highest_value(q, self.classes)
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner

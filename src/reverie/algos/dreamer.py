@@ -62,6 +62,10 @@ class DreamerConfig(AlgorithmConfig):
         """
         raise missing_method_error(self, "build_heads")
 
+    def build_critic(self, width: int) -> nn.Module:
+        """Return the value head, for features of ``width`` numbers; another one returns a distribution of its kind."""
+        raise missing_method_error(self, "build_critic")
+
     @property
     def learned_discount(self: Any) -> float:
         """The discount that the learned continuation includes."""

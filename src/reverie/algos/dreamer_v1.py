@@ -82,7 +82,7 @@ class ImaginationActorCritic(nn.Module):
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), ScalarHead(width, cfg.critic)
+        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), cfg.build_critic(width)
 
 
 class DreamerV1(ImaginationActorCritic, DenseDreamer):

@@ -108,7 +108,7 @@ class Behavior(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.actor: DreamerActor = DreamerActor(inputs, action_spec, cfg.actor)
-        self.critic: ScalarHead = ScalarHead(inputs, cfg.critic)
+        self.critic: ScalarHead = cfg.build_critic(inputs)
         self.slow_critic: DelayedTargetNetwork | None = (
             DelayedTargetNetwork(self.critic, cfg.slow_rate, cfg.slow_update_interval)
             if cfg.slow_update_interval

@@ -119,7 +119,7 @@ class ActorCritic(nn.Module):
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
         self.actor = DreamerActor(width, action_spec, cfg.actor)
-        self.critic = TwoHotHead(width, cfg.critic)
+        self.critic = cfg.build_critic(width)
         self.slow_critic = TargetNetwork(self.critic, cfg.slow_rate, cfg.slow_update_interval, at_first=True)
         self.return_scale = PercentileScale(cfg.return_norm_rate, cfg.return_norm_limit)
         register_scheduled(self, "entropy_scale", cfg.entropy_coef)
@@ -375,6 +375,9 @@ class DreamerV3Config(DreamerConfig):
 
     def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
         return TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
+
+    def build_critic(self, width: int) -> TwoHotHead:
+        return TwoHotHead(width, self.critic)
 
 
 def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:

@@ -128,8 +128,8 @@ class FQL(ModelFree):
         spec, width = self.preprocess.spec, cfg.chunk_size * action_spec.width
         flow = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width + 1, activation="gelu")
         actor = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width, activation="gelu")
-        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype, activation="gelu")
-        networks: tuple[Any, ...] = (flow, actor, critic)
+        critic = self.build_critic(spec, action_spec)
+        networks: list[Any] = [network for network in (flow, actor, critic) if isinstance(network, Network)]
         for network in networks:
             network.body.initialize_glorot()
         self.objective: FQLObjective = FQLObjective(flow, actor, critic, cfg)
@@ -139,6 +139,11 @@ class FQL(ModelFree):
         self.optims["flow"] = Adam(unshared_parameters(flow, critic), cfg.lr)
         self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.lr)
         self._policy = FlowPolicy(actor, cfg.chunk_size, action_spec.width, device)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        c = self.cfg
+        width = c.chunk_size * action_spec.width
+        return QEnsemble(obs_spec, width, c.networks, copies=2, dtype=c.dtype, activation="gelu")
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the targets, of the critics, of the flow and of the one-step policy: Algorithm 1.

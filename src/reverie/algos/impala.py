@@ -46,7 +46,7 @@ class IMPALAObjective(OnPolicyObjective):
         evaluation = self.evaluate_actions(batch)
         estimate = self.cfg.value_estimator.estimate(
             reward=batch.reward, terminal=batch.is_terminal, last=last, value=evaluation.value.detach(),
-            discount=self.cfg.discount, log_pi=evaluation.log_prob.detach(), log_mu=batch.extras[LOG_PROB],
+            discount=self.discount, log_pi=evaluation.log_prob.detach(), log_mu=batch.extras[LOG_PROB],
         )  # fmt: skip
         rows = replace(batch.slice_time(0, -1), extras={"target": estimate.target})  # [B, T]
         current = ActionEvaluation(*(x[:, :-1] for x in evaluation))

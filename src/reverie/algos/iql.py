@@ -85,7 +85,7 @@ class IQLObjective(TDObjective):
     def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
         """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
         q, c = self.critic(obs_before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
-        return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
+        return squared_error(q, c.value_estimator(batch, values[:, 1:], self.discount), batch)
 
 
 def _expectile_loss(error: Tensor, tau: float) -> Tensor:
@@ -103,7 +103,7 @@ class IQL(ModelFree):
         super().__init__(obs_spec, cfg, device)
         spec = self.preprocess.spec
         actor = self.build_actor(spec, action_spec)
-        critic = QEnsemble(spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
+        critic = self.build_critic(spec, action_spec)
         value = Network(spec, None, cfg.networks, cfg.dtype)
         self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
@@ -113,6 +113,9 @@ class IQL(ModelFree):
         self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        return QEnsemble(obs_spec, action_spec.width, self.cfg.networks, copies=2, dtype=self.cfg.dtype)
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.

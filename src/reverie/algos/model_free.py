@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.bounds import AtLeast, Regex, Within
+from reverie.core.bounds import AtLeast, Regex, Within, largest_value
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, num_continuous
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
@@ -34,6 +34,10 @@ CLIPPED = "train/clipped_target"
 """Metric of categorical critics: by how much the mean of a target lies outside of the atoms, averaged over all rows."""
 ClipFn = Callable[[Tensor], Tensor] | None
 """Clips bootstrap values to the range that the rewards allow; None: no clipping."""
+
+
+BuildCriticFn = Callable[[ObsSpec, ActionSpec], nn.Module]
+"""Builds a critic for observations and actions: :meth:`ModelFree.build_critic`."""
 
 
 class ModelFree(Algorithm):
@@ -70,6 +74,14 @@ class ModelFree(Algorithm):
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        """Return the critics of an actor-critic learner; a subclass may return any module with the same outputs.
+
+        If it has the attribute ``inputs``, a :class:`~reverie.nn.network.ObsConcat`, other networks use its encoder of
+        images, which only the critic's loss trains. Otherwise each network has its own.
+        """
+        raise missing_method_error(self, "build_critic")
+
     def build_novelty(self, action_spec: ActionSpec) -> NoveltyModel | None:
         """Return the networks of ``intrinsic_reward``, after all other networks; None if there is none."""
         chosen: IntrinsicReward | None = self.cfg.intrinsic_reward
@@ -82,8 +94,8 @@ class ModelFree(Algorithm):
 
         Features replace images. Only the gradient of the critic's loss reaches the encoder.
         """
-        inputs = self.objective.critic.inputs
-        if inputs.encoder is None:
+        inputs = getattr(self.objective.critic, "inputs", None)
+        if inputs is None or inputs.encoder is None:
             return batch, batch
         first = inputs.encode(obs_before(batch.obs))
         with torch.no_grad():  # no network learns from the last rows
@@ -116,8 +128,10 @@ class ModelFree(Algorithm):
         return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
     def metrics_warning(self, metrics: Mapping[str, float]) -> str:
-        atoms, clipped = getattr(self.cfg, "atoms", None), metrics.get(CLIPPED, 0.0)
-        return "" if atoms is None else str(atoms.warning(clipped / max(1 - self.cfg.discount, 1e-3)))  # over a horizon
+        if (atoms := getattr(self.cfg, "atoms", None)) is None:
+            return ""
+        part = max(1 - largest_value(self.cfg.discount), 1e-3)  # of a horizon
+        return str(atoms.warning(metrics.get(CLIPPED, 0.0) / part))
 
     @property
     def clip_to_return_range(self) -> ClipFn:
@@ -226,7 +240,10 @@ class ModelFreeConfig(AlgorithmConfig):
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe."""
         names = ("normalize_obs", "frame_stack", "frame_stack_keys", "reward_scale", "discount", "bound_values")
-        return Preprocessor(obs_spec, **{name: getattr(self, name) for name in names if hasattr(self, name)})
+        settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        if "discount" in settings:
+            settings["discount"] = largest_value(settings["discount"])
+        return Preprocessor(obs_spec, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
-from reverie.core.bounds import Above, AtLeast, ScheduledFloat
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges, accelerated
@@ -20,7 +20,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
-from reverie.nn.optim import LaPropAGC, compute_gradients, register_scheduled
+from reverie.nn.optim import LaPropAGC, advance_schedules, compute_gradients, register_scheduled
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, masked_mean
@@ -37,12 +37,14 @@ class OnPolicyObjective(NotesChanges, nn.Module, ABC):
 
     cfg: Any
     entropy_coef: float | Tensor
+    discount: Any  # gamma: a number, or a tensor [] that follows a schedule
 
     def __init__(self, network: nn.Module, cfg: OnPolicyConfig) -> None:
         super().__init__()
         self.network = network
         self.cfg = cfg
         register_scheduled(self, "entropy_coef", cfg.entropy_coef)
+        register_scheduled(self, "discount", cfg.discount)
 
     @abstractmethod
     def forward(self, batch: Batch) -> Losses:
@@ -102,7 +104,7 @@ class OnPolicyObjective(NotesChanges, nn.Module, ABC):
         values.append(self.network(after.obs, after.is_first, state).values)
         value, *intrinsic_value = torch.cat(values, 1).unbind(-1)  # [B, T] each
         advantage, target = c.value_estimator.estimate(
-            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=self.discount
         )
         extras = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
         if bonus is not None:
@@ -193,6 +195,7 @@ class OnPolicy(ModelFree, ABC):
 
     def prepare_rollout(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
+        advance_schedules(self._ramps, self.position())  # targets are computed before the first update
         rows = self.preprocess(batch.to(self.device))
         bonus = None if self.novelty is None else self.novelty.rewards(rows)
         estimates, length = self.objective.estimates(rows, bonus), self.cfg.batch_length
@@ -239,6 +242,8 @@ class OnPolicyConfig(ValueConfig):
     Stable-Baselines3."""
     batch_length: Annotated[int, AtLeast(1)] = 1
     """Time steps of each sequence in a minibatch, over which gradients flow through the memory; 1 without memory."""
+    discount: Annotated[ScheduledFloat, Within("[0, 1]")] = 0.99  # type: ignore[assignment]  # of more types
+    """Discount factor gamma per agent step; or a schedule over env steps, [[0, 0.97], [1e6, 0.99]]."""
     networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
     """Layers of the networks."""
     value_estimator: ValueEstimator = field(default_factory=GAE)

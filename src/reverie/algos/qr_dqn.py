@@ -59,7 +59,7 @@ class QRDQNObjective(DQNObjective):
         pairs = zip(split_choices(quantiles, self.classes, -2), split_choices(selector, self.classes, -2), strict=True)
         best = mean_over_choices([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
-        return quantile_targets(best, batch, c.value_estimator, c.discount)
+        return quantile_targets(best, batch, c.value_estimator, self.discount)
 
 
 # ---------------------------------------------------------------------- learner

@@ -65,7 +65,7 @@ class ReBRACObjective(TD3Objective):
         penalty = _squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
         values = self.target_critic(obs, action)  # [K, B, T-1]
         value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
-        return c.value_estimator(batch, value - c.critic_bc_coef * penalty, c.discount)
+        return c.value_estimator(batch, value - c.critic_bc_coef * penalty, self.discount)
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import TrainStep
-from reverie.algos.model_free import ModelFree
+from reverie.algos.model_free import BuildCriticFn, ModelFree
 from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.actor_critic import QEnsemble
@@ -29,7 +30,7 @@ from reverie.nn.actors import HybridActor, HybridQEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.bodies import Body
 from reverie.nn.distributions import ActionLayout
-from reverie.nn.exploration import SampledPolicy
+from reverie.nn.exploration import ActionNoise, NoisySampledPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, share_encoder, unshared_parameters
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
@@ -108,12 +109,12 @@ class SoftObjective(TDObjective):
     def soft_targets(self, batch: Batch, value: Tensor, entropy: Tensor) -> Tensor:
         """Return the targets for the values and the entropies of the next rows, ``[B, T - 1]`` each."""
         if not self.cfg.entropy_backup:
-            return self.cfg.value_estimator(batch, value, self.cfg.discount)
+            return self.cfg.value_estimator(batch, value, self.discount)
         bonus = self.temperature * entropy
         if bonus.shape[1] == 1:  # no row has an earlier one
-            return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount)
+            return self.cfg.value_estimator(batch, value + bonus, self.discount)
         batch, earlier_bonus = with_entropy_bonus(batch, bonus)
-        return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
+        return self.cfg.value_estimator(batch, value + bonus, self.discount) - earlier_bonus
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_i of the actions that were taken, ``[K, ...]``."""
@@ -152,12 +153,19 @@ class SoftObjective(TDObjective):
         return None
 
     @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SoftObjective:
+    def build(
+        cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, build_critic: BuildCriticFn
+    ) -> SoftObjective:
         """Build the networks for these specs and the losses over them."""
-        width = action_spec.width
-        actor = cls.build_actor(obs_spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(obs_spec, width, cfg.networks, cfg.num_critics, cfg.dtype, cls.num_outputs(cfg))
-        return cls(actor, critic, cfg, cfg.resolve_target_entropy(-float(width)))
+        actor = cls.build_actor(obs_spec, action_spec.width, cfg.networks, cfg.dtype)
+        critic = build_critic(obs_spec, action_spec)
+        return cls(actor, critic, cfg, cfg.resolve_target_entropy(-float(action_spec.width)))
+
+    @classmethod
+    def build_critic(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> nn.Module:
+        """Build the critics for these specs."""
+        outputs = cls.num_outputs(cfg)
+        return QEnsemble(obs_spec, action_spec.width, cfg.networks, cfg.num_critics, cfg.dtype, outputs)
 
 
 class SACObjective(SoftObjective):
@@ -198,14 +206,20 @@ class HybridSACObjective(SACObjective):
         self.layout = layout
 
     @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> HybridSACObjective:
+    def build(
+        cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, build_critic: BuildCriticFn
+    ) -> HybridSACObjective:
         actor = HybridActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
-        critic = HybridQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
+        critic = build_critic(obs_spec, action_spec)
         classes = num_classes_per_choice(action_spec)
         entropy = CHOICE_ENTROPY * sum(map(math.log, classes)) - num_continuous(action_spec)
         objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
         objective.choices = classes if cfg.target_entropy is None else ()
         return objective
+
+    @classmethod
+    def build_critic(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> nn.Module:
+        return HybridQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
 
     def legal_classes(self, mask: Tensor) -> Tensor:
         return self.layout.split(mask)[1]
@@ -237,7 +251,7 @@ class SAC(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         losses = self.losses[action_kind(action_spec)]
-        self.objective: SoftObjective = losses.build(self.preprocess.spec, action_spec, cfg)
+        self.objective: SoftObjective = losses.build(self.preprocess.spec, action_spec, cfg, self.build_critic)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         share_encoder(critic, actor, *[target.model for target in self.objective.target_networks])
@@ -249,8 +263,20 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:
             self.objective.log_temperature.requires_grad_(False)
-        self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
+        self._policy = self.with_memory(self.build_policy(action_spec))
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
+
+    def build_policy(self, action_spec: ActionSpec) -> Policy[Any]:
+        """Return the policy of the actor; ConfigError if noise is added to actions that are not continuous."""
+        actor, noise, graph = self.objective.actor, self.cfg.exploration, self.cfg.graph
+        if noise is None:
+            return SampledPolicy(actor, self.device, graph)
+        if (kind := action_kind(action_spec)) != "continuous":
+            raise ConfigError(f"exploration = {noise.to_text()}: expected continuous actions, but these are {kind}.")
+        return NoisySampledPolicy(actor, noise, action_spec.width, self.device, graph)
+
+    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        return self.losses[action_kind(action_spec)].build_critic(obs_spec, action_spec, self.cfg)
 
     def next_step(self) -> TrainStep:
         """Return the step of the critics; every d-th one also updates the actor: REDQ, Algorithm 1."""
@@ -323,6 +349,9 @@ class SACConfig(CriticConfig):
     0.98 ln n for each choice among n legal classes."""
     target_entropy_scale: Annotated[float, Above(0)] = 1.0
     """Factor of the default of target_entropy. A number given there is not scaled. SimBa uses -A / 2."""
+    exploration: ActionNoise | None = None
+    """Noise that is added to sampled continuous actions while exploring, in units of the policy's range [-1, 1], such
+    as gaussian(0.1). None: the policy's own randomness alone, as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

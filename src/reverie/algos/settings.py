@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 
 from reverie.algos.base import Algorithm
+from reverie.algos.gradient_norms import GradientNorms
 from reverie.algos.table import algorithm_config, algorithm_name, algorithms
 from reverie.core.bounds import AtLeast
 from reverie.core.config import LearnerConfig
@@ -45,6 +46,10 @@ class AlgorithmConfig(LearnerConfig):
     graph: bool = True
     """Record an update once and replay it, which is faster: as a CUDA graph on GPUs, where acting is recorded too; on
     CPUs as a tape (recorded calls), for model-free algorithms only. The results are the same."""
+
+    grad_norms: bool = False
+    """Log the norm of the gradient of each network before clipping: of Dreamers in every update, of other algorithms in
+    every 64th."""
 
     @property
     def algorithm(self) -> str:
@@ -93,6 +98,7 @@ class AlgorithmConfig(LearnerConfig):
                 obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device)
             )
         if isinstance(learner, Algorithm):
+            learner.gradient_norms = GradientNorms() if self.grad_norms else None
             if self.precision == "float16":
                 learner.loss_scale = LossScale(learner.device)
             learner.enter_eval_mode()

@@ -73,9 +73,9 @@ class CategoricalObjective(SoftObjective):
         bonus = -self.temperature * log_pi if c.entropy_backup else torch.zeros_like(log_pi)  # [B, T-1]
         batch, earlier_bonus = with_entropy_bonus(batch, bonus)
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
-        atoms = quantile_targets(self.support + bonus.unsqueeze(-1), batch, c.value_estimator, c.discount)
+        atoms = quantile_targets(self.support + bonus.unsqueeze(-1), batch, c.value_estimator, self.discount)
         _, _, row = c.value_estimator.bootstrap(
-            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=self.discount
         )
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
         return atoms - earlier_bonus.unsqueeze(-1), reached

@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from reverie.algos.model_free import ValueConfig, check_sequences
-from reverie.core.bounds import AtLeast, Within
+from reverie.core.bounds import AtLeast, ScheduledFloat, Within, largest_value
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.types import Batch
+from reverie.nn.optim import register_scheduled
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, RegressionLoss
 
@@ -46,10 +47,14 @@ class TDObjective(NotesChanges, nn.Module):
     paper's subclass defines :meth:`critic_loss`, :meth:`targets` and, if there is an actor, :meth:`actor_loss`.
     """
 
+    discount: Any
+    """Gamma: a number, or a tensor ``[]`` that follows a schedule, of which definitions run instead of kernels."""
+
     def __init__(self, cfg: Any) -> None:
         """``cfg``: settings of the algorithm."""
         super().__init__()
         self.cfg = cfg
+        register_scheduled(self, "discount", cfg.discount)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
@@ -85,6 +90,8 @@ class TDConfig(ValueConfig):
     estimators: ClassVar[type[ValueEstimator]] = ValueEstimator
     """Class of the value estimators that fit."""
 
+    discount: Annotated[ScheduledFloat, Within("[0, 1]")] = 0.99  # type: ignore[assignment]  # of more types
+    """Discount factor gamma per agent step; or a schedule over env steps, [[0, 0.97], [1e6, 0.99]]."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How targets are computed from the rows of a window. The paper uses TD(0)."""
     tau: Annotated[float, Within("(0, 1]")] = 0.005
@@ -111,7 +118,8 @@ class TDConfig(ValueConfig):
         if self.atoms is None or self.reward_scale is not None:
             return ""
         # discounted returns, if all rewards of an episode are equal
-        values = [total / length * sum(self.discount**step for step in range(length)) for total, length in episodes]
+        gamma = largest_value(self.discount)
+        values = [total / length * sum(gamma**step for step in range(length)) for total, length in episodes]
         low, high, _ = self.atoms
         return self.atoms.warning(max((max(low - value, value - high) for value in values), default=0.0))
 

@@ -69,7 +69,7 @@ class TD3Objective(TDObjective):
         action = clipped_noise(action, noise, c.target_policy_noise, c.target_noise_clip)
         values = self.target_critic(obs, action)  # [K, B, T-1]
         value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
-        return c.value_estimator(batch, value, c.discount)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner

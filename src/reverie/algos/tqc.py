@@ -53,10 +53,10 @@ class TQCObjective(SACObjective):
         atoms = _smallest_quantiles(self.target_critic(obs, action), c.num_dropped_quantiles)  # [B, T-1, I]
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         if not c.entropy_backup:
-            return quantile_targets(atoms, batch, c.value_estimator, c.discount)
+            return quantile_targets(atoms, batch, c.value_estimator, self.discount)
         bonus = -self.temperature * log_pi  # [B, T-1]
         batch, earlier_bonus = with_entropy_bonus(batch, bonus)
-        target = quantile_targets(atoms + bonus.unsqueeze(-1), batch, c.value_estimator, c.discount)
+        target = quantile_targets(atoms + bonus.unsqueeze(-1), batch, c.value_estimator, self.discount)
         return target - earlier_bonus.unsqueeze(-1)
 
     @staticmethod

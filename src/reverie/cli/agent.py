@@ -206,26 +206,37 @@ class ExtractCommand(RunOptions, DataOptions):
 class ExportCommand(RunOptions, EnvOverride):
     """Export a policy to a file that runs without reverie, and compare the file with the agent."""
 
-    format: Literal["onnx", "torch"] | None = None
-    """onnx for ONNX Runtime and other runtimes; torch for torch.export.load. None: torch if --out ends in .pt2, else
-    onnx."""
+    format: Literal["onnx", "torch", "program"] | None = None
+    """onnx for ONNX Runtime and other runtimes; torch for torch.export.load; program for a list of operations that a
+    browser runs. None: by the suffix of --out, else onnx."""
+    world: bool = False
+    """Export the world model as a program instead of the policy: its functions observe, imagine and predict."""
+    numbers: Literal["float32", "float16", "int8"] = "float16"
+    """How a program stores weights."""
     out: Path | None = None
-    """Output file; a JSON file next to it describes its inputs and outputs. None: policy.onnx or policy.pt2 in the run
-    folder."""
+    """Output file; a JSON file next to it describes its inputs and outputs. None: policy.onnx, policy.pt2, program.json
+    or world.json in the run folder."""
     batch: int | None = None
     """Number of observations per call. None: any number if the policy has no memory, else 1."""
     steps: int = 1000
     """Number of calls with random observations in which the file is compared with the agent."""
 
     def __call__(self) -> None:
-        from reverie.agent.export import export
         from reverie.agent.loading import load
+        from reverie.viewer.publish import export
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        done = export(agent, self.out, format=self.format, batch=self.batch, steps=self.steps)
+        names = ("format", "batch", "steps", "numbers", "world")
+        done = export(agent, self.out, **{name: getattr(self, name) for name in names})
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
-        show(f"{agent.config.env.id}, {agent.checkpoint.name}, deterministic actions")
+        kind = "world model" if self.world else "deterministic actions"
+        show(f"{agent.config.env.id}, {agent.checkpoint.name}, {kind}")
         show(f"compared with the agent in {count_noun(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
+        if done.file == done.metadata_file:
+            size = f"{done.file.stat().st_size / 1e6:.2g} MB"
+            show(f"weights in {self.numbers}: differences up to {done.rounding:.1g}, {size}")
+            print_files({"program": done.file}, self.run)
+            return
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
 
 

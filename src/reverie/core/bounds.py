@@ -160,6 +160,11 @@ ScheduledFloat = float | PiecewiseLinear
 """A number, or a schedule over env steps."""
 
 
+def largest_value(rate: ScheduledFloat) -> float:
+    """Return the largest value during a run."""
+    return rate.max_value if isinstance(rate, PiecewiseLinear) else rate
+
+
 def initial_value(rate: ScheduledFloat) -> float:
     """Return the value at the start of a run."""
     return rate.value_at(0) if isinstance(rate, PiecewiseLinear) else rate

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from reverie.core import wall_clock
 
 if TYPE_CHECKING:
     from reverie.core.types import State
@@ -86,12 +87,12 @@ class Watch:
     """What the run does after a signal."""
 
     def __init__(self) -> None:
-        self.started: float = time.monotonic()
+        self.started: float = wall_clock.monotonic()
         self.stop = False
 
     def total_seconds(self, before: float) -> float:
         """Return the seconds of the run, including ``before``, the seconds before it was resumed."""
-        return before + time.monotonic() - self.started
+        return before + wall_clock.monotonic() - self.started
 
 
 @dataclass

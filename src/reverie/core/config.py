@@ -41,6 +41,8 @@ class Config:
             value = getattr(self, name)
             if hint == ScheduledFloat and isinstance(value, list | tuple):
                 object.__setattr__(self, name, value := PiecewiseLinear.from_points(value, name))
+            elif isinstance(value, str | tuple | list) and _is_choice(hint):
+                object.__setattr__(self, name, value := coerce(value, hint, name))
             check_type(value, hint, name)
             for bound in bounds:
                 bound.check(name, value)
@@ -115,6 +117,8 @@ class Choice(Config):
         try:
             _, name, args, kwargs = parse_call(text, error_prefix)
         except ConfigError:
+            if not kinds:
+                raise
             example = max((kind().to_text() for kind in kinds.values()), key=lambda example: "(" in example)
             expected = f"expected one of {', '.join(kinds)}, with settings as in {example}"
             raise ConfigError(f"{error_prefix}: {expected}, or 'module:Class' for a custom class.") from None
@@ -124,7 +128,7 @@ class Choice(Config):
         elif name in kinds:
             kind = kinds[name]
         else:
-            available = f" Available: {', '.join(kinds)}, or 'module:Class' for a custom class."
+            available = f" Available: {', '.join([*kinds, ''])}or 'module:Class' for a custom class."
             raise ConfigError(f"{error_prefix}: unknown name '{name}'.{did_you_mean(name, kinds)}{available}")
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(args) > len(fields):
@@ -196,6 +200,12 @@ def split_hint(hint: Any) -> tuple[Any, tuple[Bound, ...]]:
     """Return the type and the bounds in ``hint``: ``int`` and ``AtLeast(1)`` for ``Annotated[int, AtLeast(1)]``."""
     bounds = tuple(bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
     return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint, bounds
+
+
+def _is_choice(hint: Any) -> bool:
+    """Return whether ``hint`` is a kind of :class:`Choice`, a list of some, or None, which are written as text."""
+    options = [option for option in typing.get_args(hint) if option not in (types.NoneType, Ellipsis)] or [hint]
+    return all(isinstance(option, type) and issubclass(option, Choice) for option in options)
 
 
 def check_type(value: Any, hint: Any, setting_name: str) -> None:

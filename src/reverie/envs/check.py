@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from reverie.core import wall_clock
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
@@ -320,10 +321,10 @@ class _Check:
         static_images = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
         sizes = {k: _Sizes(x.shape) for k, x in self.env.obs_spec.items() if x.kind == "vector" and 0 not in x.shape}
         rows, legal, ended, half = list[Outcome](), list[float](), False, 0.0
-        until = time.perf_counter() + MAX_PLAY_SECONDS
+        until = wall_clock.monotonic() + MAX_PLAY_SECONDS
         first = self.player.do(None)
         while not rows or (
-            time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)
+            wall_clock.monotonic() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)
         ):
             if rows and rows[-1].is_over:
                 first = self.player.do(None)

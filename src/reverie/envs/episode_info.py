@@ -89,7 +89,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"env.log_info: the info of step() is {short_repr(info)}: expected a dictionary. Return {{}}"
             )
         for key in dict.fromkeys(key for key, _ in self._entries.values()):
-            number = _to_number(_value(info, key))
+            number = _to_number(read_info(info, key))
             if number is None:
                 self._other_keys.update(map(str, info))
             elif math.isfinite(number):
@@ -114,11 +114,11 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return f"{problem}{did_you_mean(key, keys)} {has}"
 
 
-def _value(info: Mapping[str, Any], key: str) -> Any:
+def read_info(info: Mapping[str, Any], key: str) -> Any:
     """Return ``info[key]``, or ``info["a"]["b"]`` for ``a/b``; None if it is missing."""
     first, slash, rest = key.partition("/")
     inner = info.get(first)
-    return _value(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
+    return read_info(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
 
 
 def success_summary(info: Any) -> Summary:

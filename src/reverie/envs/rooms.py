@@ -27,6 +27,8 @@ MISSION = "get to the green goal square"
 class Rooms(MiniGridEnv):
     """The agent turns left, turns right or walks: a reward of 1 at the goal. Lava and 50 steps end an episode."""
 
+    page_program = "pages/rooms.js"
+
     def __init__(self, **options: Any) -> None:
         mission = MissionSpace(mission_func=lambda: MISSION)
         super().__init__(mission, width=len(PLAN[0]), height=len(PLAN), max_steps=50, **options)

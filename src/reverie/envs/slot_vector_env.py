@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.columns import AlignedCopies
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
@@ -126,7 +127,7 @@ class SlotVectorEnv:
         ``warns``: see ``make_vector_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
-        self._tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}  # views of the same memory
+        self._copies = {key: AlignedCopies(array) for key, array in arrays.items()}
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # returns the pending answer
@@ -252,9 +253,8 @@ class SlotVectorEnv:
         self._check_ends(first, terminal, truncated)
         if self._requests_summary:
             self._log([number for number, over in enumerate(last) if over])
-        # PyTorch copies, because the next step writes to the same memory: see ``aligned_copy``
         self._shown = Step(
-            obs={key: tensor.clone() for key, tensor in self._tensors.items()},
+            obs={key: copy() for key, copy in self._copies.items()},  # the next step writes to the same memory
             reward=torch.from_numpy(self.exact_rewards.astype(np.float32)),
             is_first=_to_bool_tensor(first),
             is_last=_to_bool_tensor(last),

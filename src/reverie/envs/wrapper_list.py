@@ -14,13 +14,15 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 
 from reverie.core.bounds import Above, AtLeast, Finite
-from reverie.core.config import ClassCall, check_type, parse_call, split_hint
+from reverie.core.config import FLOAT32_MAX, ClassCall, check_type, parse_call, split_hint
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
+from reverie.core.obs_codec import default_key
 from reverie.core.obs_conversion import ChannelAxis, conversion, looks_like_image
 from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
-from reverie.envs.wrappers import ActionRepeat, NoopReset, TimeAware, wrapper_stack
+from reverie.envs.episode_info import read_info
+from reverie.envs.wrappers import ActionRepeat, NoopReset, TimeAware, checked_reset, checked_step, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
 
@@ -236,11 +238,48 @@ class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
         return math.tanh(reward)
 
 
+class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Observes ``size`` numbers of the info as ``info/KEY``, such as what a probe predicts.
+
+    They are 0 where the info of ``reset`` lacks them.
+    """
+
+    def __init__(self, env: Env, key: str, size: Annotated[int, AtLeast(1)] = 1) -> None:
+        RecordConstructorArgs.__init__(self, key=key, size=size)
+        gymnasium.Wrapper.__init__(self, env)
+        self._key, self._size = key, size
+        inner = env.observation_space
+        self._name = "" if isinstance(inner, spaces.Dict) else default_key(inner)
+        number = spaces.Box(-FLOAT32_MAX, FLOAT32_MAX, (size,), np.float32)
+        parts = inner.spaces if isinstance(inner, spaces.Dict) else {self._name: inner}
+        self.observation_space = spaces.Dict({**parts, f"info/{key}": number})
+
+    def _with_info(self, obs: Any, info: Any, default: Any = None) -> dict[str, Any]:
+        value = read_info(info, self._key)
+        array = np.asarray(default if value is None else value, np.float64)
+        if array.size != self._size or np.isnan(array).any():
+            raise DataError(
+                f"observe_info: '{self._key}' in the info is {short_repr(value)}: expected {self._size} numbers. The "
+                f"info has: {', '.join(map(str, info)) or 'nothing'}"
+            )
+        return {**({self._name: obs} if self._name else obs), f"info/{self._key}": array.reshape(-1).astype(np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = checked_reset(self.env, seed, options)
+        return self._with_info(obs, info, np.zeros(self._size)), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest, info = checked_step(self.env, action)
+        return self._with_info(obs, info), *rest, info
+
+    snapshot = restore = LeafWrapper.snapshot
+
+
 SHORT: dict[str, type[Any]] = {
     "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
     "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
     "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalize": NormalizeFixed, "one_hot": OneHot,
-    "flatten": wrappers.FlattenObservation, "time_aware": TimeAware,
+    "flatten": wrappers.FlattenObservation, "time_aware": TimeAware, "observe_info": ObserveInfo,
     "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip
 """Classes by their names in ``env.wrappers``."""

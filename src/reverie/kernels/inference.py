@@ -171,7 +171,8 @@ def _captures_of(policy: Any, statistics: Preprocessor | None = None, is_checked
     inner = policy if preprocess is None else policy.inner
     if type(inner) not in STATELESS:
         return None
-    captures = _policies.setdefault(inner, {})
+    if (captures := _policies.get(inner)) is None:  # setdefault makes a reference in each call
+        captures = _policies[inner] = {}
     kind = preprocess is not None, statistics is not None
     if kind not in captures or (not is_checked and captures[kind].have_expired(inner)):
         captures[kind] = new = _new_captures(inner, None if preprocess is None else preprocess.normalizer)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from reverie.core import wall_clock
 from reverie.core.files import LARGEST_LINE, LARGEST_LOG, iter_lines, open_file
 from reverie.core.logger import logger, print_line, survive_broken_pipe
 from reverie.core.terminal import printable
@@ -89,7 +89,7 @@ class SpeedMeter:
     The time before the first step is not counted, nor are the steps before the first update, which were faster.
     """
 
-    def __init__(self, clock: Clock | RunProgress, time_fn: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock | RunProgress, time_fn: Callable[[], float] = wall_clock.monotonic) -> None:
         self._clock, self._time_fn = clock, time_fn
         self._marks: list[tuple[float, int]] = [(time_fn(), clock.position)]
         self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
@@ -158,7 +158,11 @@ class ConsoleSink:
     """
 
     def __init__(
-        self, clock: Clock, title: str, stream: TextIO | None = None, time_fn: Callable[[], float] = time.monotonic
+        self,
+        clock: Clock,
+        title: str,
+        stream: TextIO | None = None,
+        time_fn: Callable[[], float] = wall_clock.monotonic,
     ) -> None:
         """``stream``: default standard output."""
         self._clock, self._title, self._time_fn = clock, title, time_fn
@@ -443,7 +447,7 @@ class RunsDisplay:
         runs: Sequence[RunProgress],
         title: str,
         stream: TextIO | None = None,
-        time_fn: Callable[[], float] = time.monotonic,
+        time_fn: Callable[[], float] = wall_clock.monotonic,
     ) -> None:
         """``runs``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
         self.runs: Sequence[RunProgress] = runs

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.core import wall_clock
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.log.artifacts import Export, Uploads, missing_package_error
@@ -182,7 +182,7 @@ class MlflowSink:
 
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
-        timestamp = int(time.time() * 1000)
+        timestamp = int(wall_clock.time() * 1000)
         metric, scalars = self._mlflow.entities.Metric, _finite(values)
         row = [metric(to_mlflow_name(name), x, timestamp, step) for name, x in scalars.items()]
         self._handed.put((row, [path for _, path in _videos(self._path, values, step)]))

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,8 @@ class Adam(NotesChanges):
 
     loss_scale: LossScale | None = None
     """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
+    norms: Any = None
+    """Norms of gradients by network (``algos/gradient_norms.py``); None unless they are logged."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
@@ -222,6 +224,10 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
     all_reduce_mean(all_grads)
 
     def update(grads: Tensors) -> Tensor:
+        remaining = iter(grads)
+        for optim, part in zip(optims, parts, strict=True):
+            if optim.norms is not None:
+                optim.norms.add(optim.params, list(itertools.islice(remaining, len(part))))
         grads, norm = clip_by_norm(grads, limit)
         for optim, part in zip(optims, parts, strict=True):
             optim.apply(grads[: len(part)], are_final=True)

@@ -311,6 +311,25 @@ class SampledPolicy(StatelessStorage[None]):
         return True
 
 
+class NoisySampledPolicy(NoisyPolicy):
+    """A stochastic actor, with noise added to its sampled actions while exploring; modes in evaluations."""
+
+    def __init__(
+        self, actor: nn.Module, noise: ActionNoise, width: int, device: torch.device, graph: bool = True
+    ) -> None:
+        super().__init__(actor, noise, width, device, graph)
+        self.inner: SampledPolicy = SampledPolicy(actor, device, graph)
+
+    @without_grad
+    def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
+        """Return ``(action [N, A], state)``: a sample + noise, clipped to [-1, 1]; the mode in mode ``eval``."""
+        action, _ = self.inner.act(step, None, mode)  # [N, A]
+        if mode == "eval":
+            return action, state
+        noise, state = self.noise(state, step)
+        return (action + noise).clamp(-1, 1), state
+
+
 def sample_actions(actor: nn.Module, obs: Obs) -> Tensor:
     """Return actions ``[N, A]`` sampled from the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).sample()[0]

@@ -200,9 +200,10 @@ class Network(NotesChanges, nn.Module):
 def share_encoder(critic: Any, *networks: Any) -> None:
     """Make the other networks use the critic's encoder, which only the critic's loss trains: DrQ-v2's algorithm.
 
-    As there, the encoder has no target network: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
+    As there, the encoder has no target network: Yarats et al. 2022, arXiv:2107.09645, section 3.1. A critic without the
+    attribute ``inputs`` shares none.
     """
-    for network in networks:
+    for network in networks if hasattr(critic, "inputs") else ():
         network.inputs.encoder = critic.inputs.encoder
 
 

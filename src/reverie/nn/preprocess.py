@@ -56,11 +56,12 @@ class FrameStacker(nn.Module):
     def forward(self, obs: Obs, is_first: Tensor) -> Obs:
         """Map observations of rows ``[B, context + T]`` to the stacked observations of the last T rows.
 
-        Stacks do not reach back beyond the newest row of ``is_first`` ``[B, context + T]``.
+        Stacks do not reach back beyond the newest row of ``is_first`` ``[B, context + T]``. A goal is a part of an
+        observation.
         """
         rows = is_first.shape[1] - self.context
         stacked = {key: x[:, self.context :] for key, x in obs.items()}  # [B, T, ...]
-        for key, part in self.parts.items():
+        for key, part in self._parts_in(obs):
             newest = [stacked[key]]  # of [B, T, *shape], the newest first
             begun = torch.zeros_like(is_first[:, :rows])  # [B, T], whether the row ``lag`` before is of another episode
             for lag in range(1, self.count):
@@ -70,6 +71,9 @@ class FrameStacker(nn.Module):
                 newest.append(torch.where(over, newest[-1], obs[key][:, start : start + rows]))
             stacked[key] = _concat_frames(newest[::-1], part)
         return stacked
+
+    def _parts_in(self, obs: Obs) -> list[tuple[str, ObsPart]]:
+        return [(key, part) for key, part in self.parts.items() if key in obs]
 
     def initial(self, num_envs: int, device: torch.device) -> Obs:
         """Return the past frames of N environments before the first observation: zeros ``[N, context, *shape]``."""
@@ -81,7 +85,7 @@ class FrameStacker(nn.Module):
     def push(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
         """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
         stacked, next_past = dict(obs), {}
-        for key, part in self.parts.items():
+        for key, part in self._parts_in(obs):
             newest = obs[key].unsqueeze(1)  # [N, 1, *shape]
             rows = torch.cat(
                 [torch.where(is_first.view(-1, *(1 for _ in newest.shape[1:])), newest, past[key]), newest], 1

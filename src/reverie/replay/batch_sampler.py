@@ -22,6 +22,7 @@ from reverie.replay.samplers import (
     Sampler,
     SequentialSampler,
     UniformSampler,
+    check_draws,
 )
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, Windows
@@ -55,8 +56,11 @@ class BatchSampler:
             chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
             self.sequence = SequentialSampler(windows, np.random.default_rng(seed), self.flags, window, chance)
             self.samplers = {"sequential": self.sequence}
-        priority = self.samplers.get("priority")
-        self.priorities: PrioritizedSampler | None = priority if isinstance(priority, PrioritizedSampler) else None
+        elif config.sampler is not None:
+            self.samplers = {"custom": check_draws(config.sampler.build(windows, np.random.default_rng(seed)))}
+        self.priorities: PrioritizedSampler | None = next(
+            (sampler for sampler in self.samplers.values() if isinstance(sampler, PrioritizedSampler)), None
+        )
         """The sampler that receives priorities, if windows are drawn by them."""
         self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
         queued = online and config.online_queue and not config.sequential

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -124,6 +124,15 @@ class FractionsConfig(Config):
         return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
 
 
+@dataclass(frozen=True)
+class SamplingRule(Choice):
+    """A custom rule by which windows are drawn: derive a frozen dataclass from this class."""
+
+    def build(self, windows: Any, rng: np.random.Generator) -> Any:
+        """Return a ``replay/samplers.py: Sampler`` of ``windows``, whose random numbers come from ``rng``."""
+        raise missing_method_error(self, "build")
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchSamplerConfig(Config):
     """How the windows of a batch are chosen."""
@@ -132,6 +141,8 @@ class BatchSamplerConfig(Config):
     """Sample every newly collected window once, before windows drawn at random. No effect with `sequential`."""
     fractions: FractionsConfig = field(default_factory=FractionsConfig)
     """Fractions of all other windows that each way of sampling draws."""
+    sampler: SamplingRule | None = None
+    """A custom rule instead of `fractions`, such as 'mine:Rule()'. None: `fractions`."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     """Settings of prioritized sampling."""
     recency_exponent: Annotated[float, AtLeast(0)] = 1.0
@@ -150,6 +161,12 @@ class BatchSamplerConfig(Config):
             raise ConfigError(
                 f"replay.sequential = True, replay.fractions = {fractions}: whole episodes are read in order, "
                 "so no fractions apply. Set only one of the two."
+            )
+        if self.sampler is not None and (self.sequential or self.fractions != FractionsConfig()):
+            other = "sequential = True" if self.sequential else f"fractions = {self.fractions.to_dict()}"
+            raise ConfigError(
+                f"replay.sampler = {self.sampler.to_text()}, replay.{other}: each chooses all windows. Set only one of "
+                "the two."
             )
 
     def check(self, window: Window) -> None:

@@ -323,8 +323,8 @@ def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
 
 
 IGNORED_SETTINGS = (
-    "capacity", "storage", "init_from", "device", "online_queue", "fractions", "priority", "recency_exponent",
-    "sequential", "reset_interval", "hindsight",
+    "capacity", "storage", "init_from", "device", "online_queue", "fractions", "sampler", "priority",
+    "recency_exponent", "sequential", "reset_interval", "hindsight",
 )  # fmt: skip
 """Settings of the replay that have no meaning for rollouts."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.errors import DataError
 from reverie.core.types import State, Window
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows, random_integers
@@ -46,6 +47,30 @@ class Sampler:
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state; the storage must contain the same rows."""
         self.rng.bit_generator.state = dict(state["rng"])
+
+
+def check_draws(sampler: Sampler) -> Sampler:
+    """Return a custom ``sampler`` whose ``draw`` raises DataError if a handle is not one of a window.
+
+    The rows of other handles, such as evicted ones, would be learned from.
+    """
+    draw, windows = sampler.draw, sampler.windows
+
+    def checked_draw(count: int, out: Tensor | None = None) -> Tensor:
+        handles = torch.as_tensor(draw(count), dtype=torch.int64)
+        positions = windows.positions(handles.numpy())
+        in_range = positions.clip(0, len(windows) - 1)
+        wrong = handles.numpy()[(positions != in_range) | (windows.handles_at(in_range) != handles.numpy())]
+        if handles.shape != (count,) or len(wrong):
+            problem = f"the handle {wrong[0]}, which is no window" if len(wrong) else f"the shape {list(handles.shape)}"
+            raise DataError(
+                f"replay.sampler: {type(sampler).__name__}.draw({count}) returned {problem}. Return {count} of the "
+                "handles that windows.handles_at returns."
+            )
+        return handles
+
+    sampler.draw = checked_draw  # type: ignore[method-assign]
+    return sampler
 
 
 class UniformSampler(Sampler):

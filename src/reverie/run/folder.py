@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from reverie.core import wall_clock
 from reverie.core.config import nest
 from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
@@ -89,7 +89,7 @@ class RunFolder:
 def new_path(env: str, algorithm: str) -> Path:
     """Return a path for a new run that does not exist yet: ``runs/<env>-<algorithm>-<time>``."""
     name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in (env, algorithm))
-    stem = Path("runs") / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    stem = Path("runs") / f"{name}-{wall_clock.now():%Y%m%d-%H%M%S}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))]
     return next(path for path in candidates if not path.exists())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from reverie.agent.goal_input import GOAL_NAME
 from reverie.agent.reaching import in_chunks, nearest_subgoal
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.files import check_writable
 from reverie.core.spaces import column, columns_to_nested, iter_leaves
@@ -339,7 +339,7 @@ def check_plan_strip(agent: Agent, path: Path) -> None:
 def _read_rows(agent: Agent, data: str | None) -> Obs:
     """Return up to ``MAX_STATES`` observations of a dataset, drawn uniformly and in random order."""
     rng, parts, first = np.random.default_rng(0), list[dict[str, np.ndarray]](), 0
-    deadline = time.monotonic() + MAX_READ_SECONDS
+    deadline = wall_clock.monotonic() + MAX_READ_SECONDS
     with agent.open_dataset(data) as dataset:
         total = dataset.rows()
         chosen = np.sort(rng.choice(total, min(total, MAX_STATES), replace=False))
@@ -348,7 +348,7 @@ def _read_rows(agent: Agent, data: str | None) -> Obs:
             index = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, last)] - first
             parts.append({k: rows[f"obs/{k}"][index].astype(part.dtype) for k, part in dataset.obs_spec.items()})
             first = last
-            if time.monotonic() > deadline:
+            if wall_clock.monotonic() > deadline:
                 break
     order = rng.permutation(sum(len(next(iter(part.values()))) for part in parts))
     return {key: torch.from_numpy(np.concatenate([part[key] for part in parts])[order]) for key in parts[0]}

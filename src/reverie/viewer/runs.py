@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reverie.core import wall_clock
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.lock import is_in_use
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
@@ -49,7 +49,7 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
 def _is_live(run: Path) -> bool:
     """Return whether a process writes to the run, and it has logged something in the last ``LIVE_SECONDS``."""
     metrics = RunFolder(run).metrics
-    return is_in_use(run) and metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
+    return is_in_use(run) and metrics.is_file() and wall_clock.time() - metrics.stat().st_mtime < LIVE_SECONDS
 
 
 def find_checkpoints(run: Path) -> dict[str, Path]:

@@ -14,7 +14,6 @@ import re
 import secrets
 import struct
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.lewm import LeWM
+from reverie.core import wall_clock
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
 from reverie.core.kernel_dispatch import needs_compilation
 from reverie.log.video import shrink
@@ -290,9 +290,9 @@ def step(page: Page, at: Any = None, action: Any = None, steps: int = 1) -> Resp
 
 def play(session: Session, steps: int) -> None:
     """Step the environment until the episode ends, ``MAX_STEP_SECONDS`` are over, or for ``steps``."""
-    deadline = time.monotonic() + MAX_STEP_SECONDS
+    deadline = wall_clock.monotonic() + MAX_STEP_SECONDS
     for _ in range(steps):
-        if session.timeline.real[-1].values["last"] or time.monotonic() > deadline:
+        if session.timeline.real[-1].values["last"] or wall_clock.monotonic() > deadline:
             break
         session.step()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,8 @@ from reverie.agent.dream_strip import make_dream_strip, make_value_strip
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
+from reverie.core import wall_clock
+from reverie.core.bounds import largest_value
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
@@ -121,14 +122,12 @@ class Session:
         """Begin the longest episode of up to ``MAX_TRIED_SEEDS`` seeds; return how many there was time to try."""
         if self.recorded is not None:
             return 1
-        lengths, deadline = dict[int, int](), time.monotonic() + MAX_TRIED_SECONDS
-        while (
-            len(lengths) < MAX_TRIED_SEEDS
-            and max(lengths.values(), default=0) < LONG_EPISODE_STEPS
-            and time.monotonic() < deadline
-        ):
+        lengths, deadline = dict[int, int](), wall_clock.monotonic() + MAX_TRIED_SECONDS
+        while len(lengths) < MAX_TRIED_SEEDS and wall_clock.monotonic() < deadline:
             seed = self.seed + len(lengths)
             lengths[seed] = self._count_rows(seed, deadline)
+            if lengths[seed] >= LONG_EPISODE_STEPS:
+                break
         self.start(max(lengths, key=lambda seed: lengths[seed]))
         return len(lengths)
 
@@ -136,7 +135,11 @@ class Session:
         """Play an episode until its end, ``LONG_EPISODE_STEPS`` rows or the deadline; return its rows."""
         with RandomStream(seed)():
             step, state, count = self.source.reset(seed), self.agent.initial_state(1), 1
-            while not step.is_last[0] and count < min(LONG_EPISODE_STEPS, self.limit) and time.monotonic() < deadline:
+            while (
+                not step.is_last[0]
+                and count < min(LONG_EPISODE_STEPS, self.limit)
+                and wall_clock.monotonic() < deadline
+            ):
                 _, step, state = take_turn(self.source, self.policy, step, state, policy_mode(self.deterministic))
                 count += 1
         return count
@@ -504,7 +507,7 @@ class Session:
         if self.inspector is None:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])
-            discount = getattr(self.agent.config.algo, "discount", 1.0)
+            discount = largest_value(getattr(self.agent.config.algo, "discount", 1.0))
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
             return make_value_strip(scaled, values, gaps, discount, facts[-1]["terminal"], columns, is_scaled)

@@ -1,0 +1,136 @@
+"""Norms of the gradients by network, before clipping, as metrics of updates: the setting ``grad_norms``.
+
+Methods of the optimizers and ``next_step`` are replaced, so that learners without the setting do no other work, and the
+norms are a part of what is captured.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.collectives import all_reduce_mean
+from reverie.core.types import Batch, Metrics, Update
+from reverie.nn.adam import Adam
+from reverie.nn.optim import LaPropAGC
+
+PREFIX = "opt/module_grad_norm/"
+"""Beginning of the metrics' names."""
+INTERVAL = 64
+"""Number of updates of a small learner from one with norms to the next, which takes up to twice as long."""
+PARTS = frozenset({"actor", "critic", "rssm"})
+"""A module that has one of these below it is no network, but contains several."""
+
+
+class GradientNorms:
+    """Sums up the squares of the gradients of a learner in an update, by network."""
+
+    def __init__(self) -> None:
+        self.num_updates: int = 0
+        self.squares: dict[str, Tensor] | None = None
+        """The sums in this update; None in an update without norms."""
+
+    def attach(self, learner: Any) -> None:
+        """Watch the optimizers that ``learner`` has now."""
+        networks: dict[int, list[str]] = {}
+        for path, parameter in learner.named_parameters(remove_duplicate=False):
+            networks.setdefault(id(parameter), []).append(find_network(learner, path))
+        for name, optim in learner.optimizers().items():
+            owner = name.removesuffix("_optim").rpartition(".")[-1]
+            groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
+            names = [networks[id(p)] for group in groups for p in group["params"]]
+            if isinstance(optim, Adam):
+                optim.apply = MethodType(_apply_adam, optim)  # type: ignore[method-assign]
+            elif isinstance(optim, LaPropAGC):
+                optim._update = MethodType(_update_laprop, optim)  # type: ignore[method-assign]
+            elif not hasattr(optim, "norms"):
+                optim.register_step_pre_hook(_add_gradients)
+            # An encoder that several networks share belongs to the one that its optimizer is named after.
+            optim.norms = OptimizerNorms([owner if owner in found else found[0] for found in names], self)
+        learner.next_step = MethodType(_next_step, learner)
+
+    def take(self) -> Metrics:
+        """Return the norms of this update by metric name, and forget them."""
+        squares, self.squares = self.squares or {}, None
+        return {PREFIX + name: square.sqrt() for name, square in squares.items()}
+
+
+class OptimizerNorms(NamedTuple):
+    """The network of each parameter of an optimizer, and where squares are summed up."""
+
+    networks: Sequence[str]
+    norms: GradientNorms
+
+    @torch.no_grad()
+    def add(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Add the gradients of all ``params``, or of those that are not frozen."""
+        if (squares := self.norms.squares) is None:
+            return
+        names = self.networks
+        if len(grads) < len(names):
+            names = [name for name, p in zip(names, params, strict=True) if p.requires_grad]
+        for network in dict.fromkeys(names):
+            part = [grad for name, grad in zip(names, grads, strict=True) if name == network]
+            square = torch.stack(torch._foreach_norm(part)).square().sum()
+            squares[network] = squares[network] + square if network in squares else square
+
+
+def find_network(learner: nn.Module, path: str) -> str:
+    """Return the name of the network to which the parameter ``path`` belongs, such as ``actor`` or ``world.rssm``."""
+    root = "objective" if path.startswith("objective.") else ""
+    names, module = path.removeprefix("objective.").split("."), learner.get_submodule(root)
+    for depth, name in enumerate(names[:-1], 1):
+        module = module.get_submodule(name)
+        if PARTS.isdisjoint(module._modules):
+            return ".".join(names[:depth])
+    return ".".join(names)
+
+
+def _apply_adam(self: Any, grads: list[Tensor], *, are_final: bool = False) -> None:
+    """Compute ``Adam.apply``. Final gradients are those of a joint step, which adds them before it clips."""
+    if are_final or not grads:
+        return type(self).apply(self, grads, are_final=are_final)
+    all_reduce_mean(grads)
+
+    def update(grads: list[Tensor]) -> None:
+        self.norms.add(self.params, grads)
+        type(self).apply(self, grads, are_final=True)
+
+    if self.loss_scale is None:
+        return update(grads)
+    return self.loss_scale.step_if_finite(update, grads, self.tensors())
+
+
+def _update_laprop(self: Any, grads: list[Tensor]) -> Metrics:
+    self.norms.add(self.params, grads)
+    metrics: Metrics = type(self)._update(self, grads)
+    return metrics
+
+
+def _add_gradients(optim: Any, *_: Any) -> None:
+    params = [p for group in optim.param_groups for p in group["params"]]
+    optim.norms.add(params, [torch.zeros_like(p) if p.grad is None else p.grad for p in params])
+
+
+def _next_step(self: Any) -> Callable[[Batch], Update]:
+    step: Any = type(self).next_step(self)
+    interval = INTERVAL if self.captures_on_cpu else 1
+    self.gradient_norms.num_updates += 1
+    return step if self.gradient_norms.num_updates % interval else MethodType(_with_norms(step.__func__), self)
+
+
+@functools.cache  # captures refer to it weakly
+def _with_norms(function: Callable[[Any, Batch], Update]) -> Callable[[Any, Batch], Update]:
+    def step(self: Any, batch: Batch) -> Update:
+        self.gradient_norms.squares = {}
+        update = function(self, batch)
+        return replace(update, metrics={**update.metrics, **self.gradient_norms.take()})
+
+    step.__name__ = f"{function.__name__}_with_norms"  # it is captured by this name
+    return step

@@ -1,0 +1,56 @@
+"""One file that is a page: scripts, styles and data inside, and a policy that runs and loads nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+STATIC = Path(__file__).with_name("static")
+LINE_SEPARATORS = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def make_page(template: str, title: str, scripts: Sequence[Path], blocks: Mapping[str, Any]) -> str:
+    """Return a page from ``static/TEMPLATE.html``, which has ``{{policy}}``, ``{{title}}`` and so on.
+
+    Args:
+        template: the name of the template, of which the style is ``TEMPLATE.css``.
+        title: text.
+        scripts: modules, joined in this order; imports between them are dropped.
+        blocks: values that scripts read from elements with these ids, as JSON.
+    """
+    style = (STATIC / f"{template}.css").read_text(encoding="utf-8")
+    script = "\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = "\n".join(
+        f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in blocks.items()
+    )
+    parts = {"policy": html.escape(policy), "title": html.escape(title), "style": style, "data": data, "script": script}
+    page = (STATIC / f"{template}.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], page)
+
+
+def _enclose(module: str) -> str:
+    """Return a module as a part of one script, in which it names nothing but what it exports."""
+    body = re.sub(r"^import .*?;\n", "", module, flags=re.MULTILINE)
+    names = ", ".join(re.findall(r"^export (?:const|function) (\w+)", body, re.MULTILINE))
+    body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
+    return f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();" if names else body
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON that ends no element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return "".join(LINE_SEPARATORS.get(letter, letter) for letter in text)
