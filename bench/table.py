@@ -478,7 +478,7 @@ def setting(row: Mapping[str, Any]) -> str:
 def machine_line(machine: Mapping[str, Any]) -> str:
     """What the numbers above were measured on."""
     where = [machine["gpu"]] if machine.get("gpu") else []
-    where += [machine.get("processor", "?")]
+    where += [machine.get("processor", "?").partition(" (family")[0]]
     where += [f"{threads} thread{'s' * (threads > 1)}" for threads in (machine.get("threads"),) if threads]
     where += [f"PyTorch {machine[key]}" for key in ("torch",) if machine.get(key)]
     where += [f"load {machine[key]}" for key in ("load",) if machine.get(key) is not None]
