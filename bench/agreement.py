@@ -158,6 +158,30 @@ def agreement_table(result: Mapping[str, Any]) -> list[str]:
     return [*grid(["algorithm", "compared", *map(title, PEERS)], lines), *([""] if notes else []), *notes]
 
 
+def agreement_summary(result: Mapping[str, Any]) -> list[str]:
+    """Three sentences, and one row a peer: which algorithms compute the same numbers."""
+    rows = result["rows"]
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        kind = "same" if not row["note"] else "patched" if row["agrees"] else "differs"
+        names.setdefault((row["peer"], kind), []).append(ALGORITHMS[row["algorithm"]])
+    differing = [
+        f"{name} in {title(peer)}" for (peer, kind), found in names.items() if kind == "differs" for name in found
+    ]
+    kinds = ("same", "patched", "differs")
+    lines = [[title(peer), *("; ".join(names.get((peer, kind), ["-"])) for kind in kinds[:2])] for peer in PEERS]
+    return [
+        f"`python bench/agreement.py` makes the same six updates in reverie and in {len(PEERS)} other libraries, and "
+        f"compares {sum(row.get('compared', 0) for row in rows):,} losses, gradients and weights.",
+        f"{sum(row['agrees'] for row in rows)} of {len(rows)} pairs of algorithm and library agree: to 2e-6, or to "
+        "2e-5 of the largest number.",
+        f"The exception is {'; '.join(differing)}; some pairs agree after a patch that removes a difference "
+        "([numbers and patches](../bench/README.md#agreement)).",
+        "",
+        *grid(["library", "the same", "the same after a patch"], lines),
+    ]
+
+
 def cell(row: Row) -> str:
     """The largest difference, and the largest of the numbers compared; in bold where they are not the same."""
     if "difference" not in row:

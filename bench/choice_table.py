@@ -12,9 +12,13 @@ from words import digits, grid, time
 from reverie.core.statistics import iqm
 
 Row = Mapping[str, Any]
-DEFAULTS, EFFICIENCY = "[Defaults](defaults.md)", "[Scores over steps](sample_efficiency.md#all-numbers)"
-MODELS, ON_POLICY = "[World models](world_models.md)", "[On-policy](on_policy_results.md)"
-GOALS, MASKS = "[Goals](environments.md#goals)", "[Masks](environments.md#masks-of-legal-actions)"
+DEFAULTS = "[Defaults](results.md#do-the-defaults-work-in-my-environment)"
+EFFICIENCY = "[Scores](results.md#which-algorithm-learns-most-from-few-steps-or-little-time)"
+MODELS, ON_POLICY = (
+    "[World models](results.md#what-do-world-models-score)",
+    "[On-policy](results.md#does-ppo-score-as-in-stable-baselines3)",
+)
+GOALS, MASKS = "[Goals](results.md#what-do-goals-cost)", "[Masks](environments.md#masks-of-legal-actions)"
 
 
 def choice_table(defaults: Row, beside: Callable[[str], Any]) -> list[str]:

@@ -125,13 +125,15 @@ CONTROL = {"vector": "vector", "image": "vector and image", "agent": "`agent.act
 
 
 def control_table(result: Mapping[str, Any]) -> list[str]:
-    """One row a policy and system: its median and longest decision, with either priority."""
+    """One row a policy with an image and system: its median and longest decision, with either priority."""
     cells: dict[tuple[str, ...], list[str]] = {}
     for r in result["rows"]:
-        key = CONTROL[r["setting"]], str(r["chunk"]), CONTROL[r["system"]]
+        if "image" not in CONTROL[r["setting"]]:
+            continue
+        key = str(r["chunk"]), CONTROL[r["system"]]
         cells.setdefault(key, []).extend(words.time(r[name], 1e-3) for name in ("median_ms", "longest_ms"))
     head = [f"{name}, {when}" for when in ("usual priority", "real-time priority") for name in ("median", "longest")]
-    return words.grid(["observation", "chunk", "policy", *head], [[*key, *row] for key, row in cells.items()])
+    return words.grid(["chunk", "policy", *head], [[*key, *row] for key, row in cells.items()])
 
 
 def main() -> int:

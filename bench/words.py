@@ -25,3 +25,9 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table of Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
+def spread(scores: Sequence[float]) -> str:
+    """The mean, and in parentheses the lowest and the highest of several scores."""
+    text = digits(sum(scores) / len(scores))
+    return f"{text} ({digits(min(scores))} to {digits(max(scores))})" if len(scores) > 1 else text

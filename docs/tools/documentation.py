@@ -41,9 +41,6 @@ PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
 AGENT = "reverie.agent.agent"
 """Module whose page also has the members that its class inherits."""
-COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "view", "extract", "data info", "data validate",
-            "data convert", "data subsample", "data record", "data download", "check-env", "bench", "list", "info",
-            "tune", "register", "compare")  # fmt: skip
 
 
 def main() -> int:
@@ -487,10 +484,13 @@ def public_names() -> list[str]:
 def command_line() -> str:
     """Return what `--help` says of each command."""
     from reverie import cli
+    from reverie.cli.data import COMMANDS as DATA_COMMANDS
+    from reverie.cli.main import COMMANDS
 
     lines = ["# The command line", "", "```text", printed(lambda: cli.main(["--help"])), "```", ""]
     os.environ["COLUMNS"] = "100"
-    for name in COMMANDS:
+    groups = {"train": ["train dreamer_v3"], "data": [f"data {name}" for name in DATA_COMMANDS], "help": []}
+    for name in (each for command in COMMANDS for each in groups.get(command, [command])):
         text = printed(functools.partial(cli.main, [*name.split(), "--help"]))
         lines += [f"## reverie {name}", "", "```text", text, "```", ""]
     return "\n".join(lines)

@@ -137,8 +137,8 @@ def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_
         latent = agent.algo.world.observe(rows).latent
     expected = to_numpy(latent.deter[~rows.is_last])
     np.testing.assert_allclose(to_numpy(dreams.start_states(agent, "replay").deter), expected, atol=1e-6)
-    monkeypatch.setattr(dreams, "ROWS", 4)
-    monkeypatch.setattr(dreams, "BURN_IN", 3)
+    monkeypatch.setattr(dreams, "START_ROWS", 4)
+    monkeypatch.setattr(dreams, "BURN_IN_ROWS", 3)
     shorter = dreams.start_states(agent, "replay")
     first = rows.is_first[0].tolist()
     told = [at for at in range(count // 4 * 4) if at % 4 == 3 or any(first[at - at % 4 : at + 1])]

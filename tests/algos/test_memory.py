@@ -64,7 +64,7 @@ def test_states_that_begin_a_sequence_are_brought_up_to_date_by_each_network(nam
     data = rows(agent, 5, first=[1])
     ready = agent.prepare_batch(data)
     assert ready.shape == (1, 3)
-    for network, cut in (*agent.memories.own, *agent.memories.targets):
+    for network, cut in (*agent.memories.modules, *agent.memories.targets):
         long = {MEMORY_FIRST_KEY: data.is_first, network.memory_key: data.extras[MEMORY_COLUMN][..., cut]} | data.obs
         y = network(long)
         torch.testing.assert_close(network(ready.obs), y[:, 2:])

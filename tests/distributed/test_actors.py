@@ -28,12 +28,11 @@ from reverie.datasets.config import DatasetConfig
 from reverie.datasets.format_detection import open_reader
 from reverie.distributed.actor_collector import MAX_DEATHS, ActorCollector, ActorHandle
 from reverie.distributed.actor_connection import (
-    FAILED,
     HEADER,
-    ROWS,
     ActorConnection,
     ActorStop,
     Failure,
+    MessageKind,
     WeightBoard,
     acting_weights,
     load_weights,
@@ -206,11 +205,11 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     [
         b"",
         b"\xff" * 40,
-        HEADER.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
-        HEADER.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
-        HEADER.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
-        HEADER.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
-        HEADER.pack(FAILED, 0, 0, 0, 0) + b"{}",
+        HEADER.pack(MessageKind.ROWS, 99_999, 1, 0, 0) + b"[]",
+        HEADER.pack(MessageKind.ROWS, 0, 2**31, 0, 0) + b"[]",
+        HEADER.pack(MessageKind.ROWS, 0, 1, 0, 0) + b'[["x"]]',
+        HEADER.pack(MessageKind.ROWS, 0, 1, 0, 0) + b"[" * 100_000,
+        HEADER.pack(MessageKind.FAILED, 0, 0, 0, 0) + b"{}",
     ],
     ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
 )

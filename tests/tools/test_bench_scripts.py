@@ -51,8 +51,8 @@ def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.Mo
 
 
 def test_the_page_says_how_fast_data_were_read() -> None:
-    page, rows = page_and_rows("datasets.md", "readers.json")
-    text = " ".join(page.partition("## Speed")[2].partition("## ")[0].split())
+    page, rows = page_and_rows("../bench/README.md", "readers.json")
+    text = " ".join(page.partition("## Reading recordings")[2].partition("## ")[0].split())
     took = {(row["file"], row["reader"]): row for row in rows}
     s = {key: f"{row['load_s']:.2f}" for key, row in took.items() if "load_s" in row}
     d4rl, hdf5, arrow = "d4rl", "minari hdf5", "minari arrow"
@@ -68,7 +68,7 @@ def test_the_page_says_how_fast_data_were_read() -> None:
 
 
 def test_the_page_says_what_was_killed_and_damaged() -> None:
-    page, rows = page_and_rows("comparison.md", "reliability.json")
+    page, rows = page_and_rows("results.md", "reliability.json")
     killed = [row for row in rows if row["part"] in ("kills", "calls", "configurations", "commands")]
     damaged = [row for row in rows if row["part"] in ("files", "formats", "agents")]
     for part, text in ((killed, "runs and commands"), (damaged, "damaged files")):
@@ -79,8 +79,8 @@ def test_the_page_says_what_was_killed_and_damaged() -> None:
 
 
 def test_the_page_says_what_the_store_costs() -> None:
-    page, rows = page_and_rows("replay_store.md", "store.json")
-    page = page.partition("## What it costs")[2]
+    page, rows = page_and_rows("../bench/README.md", "store.json")
+    page = page.partition("## The replay store")[2]
     found = {row["part"]: [r for r in rows if r["part"] == row["part"]] for row in rows}
     assert [row["rows"] for row in found["collect"]] == ["game", "noise"]
     cells = [

@@ -46,7 +46,7 @@ from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike
 """Start of the dreams: see :func:`dream_env`."""
-WINDOWS, ROWS, BURN_IN = 64, 64, 8
+NUM_STARTS, START_ROWS, BURN_IN_ROWS = 64, 64, 8
 """Start states come from at most this many windows of recorded rows; rows per window; and the minimum number of rows
 that the model observes first in a window that starts within an episode."""
 FILTER_BATCH = 16
@@ -337,14 +337,14 @@ def start_states(agent: Agent, start: Start) -> Latent | None:
 def _states_from_dataset(agent: Agent, recorded: RecordedEpisodes) -> Latent:
     """Return the states ``[P, ...]`` of recorded rows that are followed by an action."""
     total = recorded.rows()
-    length = max(1, min(ROWS, total))
-    chosen = {int(n) for n in np.random.permutation(total // length)[:WINDOWS]}  # noqa: NPY002  # seeded by the caller
+    length = max(1, min(START_ROWS, total))
+    chosen = {int(n) for n in np.random.permutation(total // length)[:NUM_STARTS]}  # noqa: NPY002  # seeded by the caller
     batches = [recorded.batch(rows, n) for n, rows in enumerate(rechunk(recorded.parts(), length)) if n in chosen]
     latents: list[Latent] = []
     for first in range(0, len(batches), FILTER_BATCH):
         rows = stack_windows(batches[first : first + FILTER_BATCH]).to(agent.algo.device)  # [B, T]
         latent = require_world_model(agent).world.observe(rows).latent
-        has_context = (rows.is_first.cumsum(1) > 0) | (torch.arange(length, device=agent.algo.device) >= BURN_IN)
+        has_context = (rows.is_first.cumsum(1) > 0) | (torch.arange(length, device=agent.algo.device) >= BURN_IN_ROWS)
         use = has_context & ~rows.is_last  # [B, T]
         latents += [Latent(latent.deter[use], latent.stoch[use])]
     return Latent(*(torch.cat(parts) for parts in zip(*latents, strict=True)))

@@ -68,7 +68,7 @@ def make_dream_strip(
 def _measure_errors(
     spec: ObsSpec, real: Rows, predicted: Rows, last_seen: int
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return the errors ``[T]`` of the dream and of repeating the row ``last_seen``, and words of wrong classes."""
+    """Return the errors ``[T]`` of the dream, those of repeating row ``last_seen``, and text about wrong classes."""
     count = len(real["reward"])
     names = {prediction_name(key): part for key, part in spec.items() if part.kind != "mask"}
     parts = {name: part for name, part in names.items() if name in predicted}

@@ -37,7 +37,7 @@ from reverie.log.video import write_video
 from reverie.run.folder import RunFolder
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
-CHUNK = 250
+CHUNK_ROWS = 250
 """Rows in a pass of the networks."""
 
 
@@ -104,7 +104,7 @@ def _play(
 
 
 def _render(env: Any) -> list[np.ndarray]:
-    """Return a frame; none if the environment does not render, or cannot."""
+    """Return a frame; none if rendering is off or fails."""
     if env.render_mode != "rgb_array":
         return []
     try:
@@ -168,7 +168,7 @@ def nearest_subgoal(algo: HIQL, inputs: Obs, goals: Obs) -> int:
 def in_chunks(function: Callable[[Obs], Tensor], rows: Obs) -> Tensor:
     """Return the results of ``function`` for rows ``[N, ...]``, a chunk after the other, on the CPU."""
     count = len(next(iter(rows.values())))
-    chunks = [{key: x[i : i + CHUNK] for key, x in rows.items()} for i in range(0, count, CHUNK)]
+    chunks = [{key: x[i : i + CHUNK_ROWS] for key, x in rows.items()} for i in range(0, count, CHUNK_ROWS)]
     return torch.cat([function(chunk).float().cpu() for chunk in chunks])
 
 

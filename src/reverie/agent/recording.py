@@ -155,7 +155,7 @@ class PlayedReader(Reader):
             )
             self.add_remark(f"{ended}, and were truncated there")
 
-    def place_of(self, row: int, column: str) -> str:
+    def locate(self, row: int, column: str) -> str:
         """Return a row's number, since rows cannot be read again."""
         return f"{self.path}, row {row:,}"
 

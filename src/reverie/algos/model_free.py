@@ -106,7 +106,7 @@ class ModelFree(Algorithm):
     def with_memory(self, policy: Policy[Any]) -> Policy[Any]:
         """Return ``policy``, wrapped to carry the states of the networks' memories if they have any."""
         memories = Memories(self.objective)
-        if not memories.own:
+        if not memories.modules:
             return policy
         self.memories = memories
         self.extra_spec = {MEMORY_COLUMN: ColumnSpec(shape=(memories.width,), dtype="float32")}

@@ -32,7 +32,7 @@ COMMANDS = {
     "view": ("agent:ViewCommand", "watch an agent and its dreams in a browser, inspect its world model, compare runs"),
     "extract": ("agent:ExtractCommand", "write a world model's states and predictions for recorded rows"),
     "export": ("agent:ExportCommand", "export a trained policy to a file for ONNX Runtime or PyTorch"),
-    "data": ("data:data_command", "inspect, check, convert, subsample, record and download datasets"),
+    "data": ("data:data_command", "inspect, check, convert, subsample, record, download and make datasets"),
     "check-env": (
         "check:check_env_command",
         "check an environment: its faults, how learners see it, which algorithms suit it",

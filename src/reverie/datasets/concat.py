@@ -40,9 +40,9 @@ class ConcatReader(Reader):
     def supports_option(self, option: str) -> bool:
         return any(reader.supports_option(option) for reader in self.readers)
 
-    def assume(self, observation: Space, spec: ObsSpec) -> None:
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
         for reader in self.readers:
-            reader.assume(observation, spec)
+            reader.set_expected_spaces(observation, spec)
 
     def tasks(self) -> set[str]:
         return {task for reader in self.readers for task in reader.tasks()}

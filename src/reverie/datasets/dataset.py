@@ -60,7 +60,7 @@ class RecordedEpisodes:
         if observation_space is not None and env is not None and env.pixels != "only":
             visible = ObsCodec(observation_space, env.uses_key, env.channel_axis).spec
             options = ImageOptions(visible, env.resize, env.grayscale, env.max_image_size)
-            reader.assume(observation_space, options.spec)
+            reader.set_expected_spaces(observation_space, options.spec)
         self.about: DatasetInfo = reader.info()
         self.obs: ObsCodec | None = None
         self.actions: ActionCodec | None = None

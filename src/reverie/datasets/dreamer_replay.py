@@ -59,7 +59,7 @@ class DreamerReader(Reader):
         self.streams: list[list[Path]] = _streams(sorted(paths or [path], key=natural_sort_key))
         self.paths: list[Path] = list(itertools.chain.from_iterable(self.streams))
 
-    def assume(self, observation: Space, spec: ObsSpec) -> None:
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
         self.env_spaces = dict(columns_in(observation, "obs"))
 
     def supports_option(self, option: str) -> bool:

@@ -16,7 +16,7 @@ from reverie.datasets.data_path import OBJECT, DataLike, data_path, split_paths
 from reverie.datasets.formats import format_names, formats
 from reverie.datasets.in_memory import open_in_memory
 from reverie.datasets.minari import local_names, minari_path
-from reverie.datasets.ogbench import PREFIX, ogbench_path
+from reverie.datasets.ogbench import OGBENCH_PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions
 from reverie.datasets.source import GZIP, UTF_16, Source, natural_sort_key, reading, without_text
 
@@ -109,8 +109,8 @@ def _matching_paths(path: str) -> list[Path]:
     """Return the file or folder at ``path``, or the matches of the glob ``path``, sorted by number."""
     if path.startswith("minari:"):
         return [minari_path(path.removeprefix("minari:"))]
-    if path.startswith(PREFIX):
-        return [ogbench_path(path.removeprefix(PREFIX))]
+    if path.startswith(OGBENCH_PREFIX):
+        return [ogbench_path(path.removeprefix(OGBENCH_PREFIX))]
     location = Path(path).expanduser()
     if location.exists():  # a name can contain brackets
         return [location]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 
-PREFIX = "ogbench:"
+OGBENCH_PREFIX = "ogbench:"
 """Prefix of the path of a dataset that is named."""
 _NAME = re.compile(
     r"((?:visual-)?(?:pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)(?:-\w+)?)"
@@ -56,15 +56,15 @@ def check_dataset_name(name: str) -> None:
     """Raise ConfigError unless ``name`` is the name of a dataset."""
     if not parse_name(name)[0]:
         raise ConfigError(
-            f"{PREFIX}{name}: unknown.{did_you_mean(name, RECIPES)} Expected ENV-KIND-v0 with a KIND of navigate, "
-            "stitch, explore, play or noisy, such as pointmaze-medium-navigate-v0."
+            f"{OGBENCH_PREFIX}{name}: unknown.{did_you_mean(name, RECIPES)} Expected ENV-KIND-v0 with a KIND of "
+            "navigate, stitch, explore, play or noisy, such as pointmaze-medium-navigate-v0."
         )
 
 
 def source_advice(name: str) -> str:
     """Return how to make, or to download, the dataset called ``name``."""
     if (made := name.removesuffix("-val")) in RECIPES:
-        return f"Make it: `reverie data make {PREFIX}{made}`."
+        return f"Make it: `reverie data make {OGBENCH_PREFIX}{made}`."
     download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{made}\"])'`"
     return f"If OGBench has it, download it: {download}."
 
@@ -81,8 +81,8 @@ def ogbench_path(name: str) -> Path:
 
 def heldout_name(path: str | tuple[str, ...]) -> str | None:
     """Return the held-out dataset of the dataset at ``path``; None if this is none of OGBench, or has no such file."""
-    name = path.removeprefix(PREFIX) if isinstance(path, str) else ""
+    name = path.removeprefix(OGBENCH_PREFIX) if isinstance(path, str) else ""
     try:
-        return f"{PREFIX}{name}-val" if path != name and ogbench_path(f"{name}-val") else None
+        return f"{OGBENCH_PREFIX}{name}-val" if path != name and ogbench_path(f"{name}-val") else None
     except (ConfigError, DataError):
         return None

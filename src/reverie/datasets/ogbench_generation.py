@@ -19,7 +19,7 @@ import numpy as np
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.rows import Rows
-from reverie.datasets.ogbench import PREFIX, RECIPES, check_dataset_name, parse_name, source_advice
+from reverie.datasets.ogbench import OGBENCH_PREFIX, RECIPES, check_dataset_name, parse_name, source_advice
 from reverie.datasets.output import staged_file
 from reverie.envs.config import EnvConfig
 from reverie.envs.goal_tasks import global_generator
@@ -65,7 +65,7 @@ def make_dataset(
     """
     check_dataset_name(name)
     if name not in RECIPES:
-        raise ConfigError(f"{PREFIX}{name} cannot be made.{did_you_mean(name, RECIPES)} {source_advice(name)}")
+        raise ConfigError(f"{OGBENCH_PREFIX}{name} cannot be made.{did_you_mean(name, RECIPES)} {source_advice(name)}")
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
     recipe, (env_id, kind) = RECIPES[name], parse_name(name)

@@ -66,7 +66,7 @@ class PyDreamerReader(Reader):
     def supports_option(self, option: str) -> bool:
         return option == "classes"
 
-    def assume(self, observation: Space, spec: ObsSpec) -> None:
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
         """See :class:`Reader`; observations with PyDreamer's usual names are renamed as in ``spec``."""
         self.spec = spec
 
@@ -199,7 +199,7 @@ class OwnPyDreamerReader(SeenReader):
         spec = read_json_or_yaml(folder / SPEC)
         obs = {key: ObsPart(**as_tuples(part)) for key, part in spec["observation"].items()}
         actions = {key: ActionPart(**as_tuples(part)) for key, part in spec["action"].items()}
-        self.files.assume(self.files.info().observation, obs)
+        self.files.set_expected_spaces(self.files.info().observation, obs)
         self.declare(read_json_or_yaml(folder / ABOUT), (obs, ActionSpec(parts=actions)))
 
     @property

@@ -138,7 +138,7 @@ class Reader(ABC):
     def info(self) -> DatasetInfo:
         """Return the spaces, and everything else known about the dataset."""
 
-    def assume(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
         """Use an environment's spaces for observations that the files do not describe.
 
         ``observation``: its observation space. ``spec``: the same as learners see it.
@@ -178,7 +178,7 @@ class Reader(ABC):
         """Return the location in the files of the value in row number ``row`` of ``parts``, as text; "" if unknown."""
         return ""
 
-    def place_of(self, row: int, column: str) -> str:
+    def locate(self, row: int, column: str) -> str:
         """Return the location of the value in row number ``row`` of ``parts``: path, episode, step, and its ``origin``.
 
         Rows are read again. A step is an action and its outcome, which is in the next row.
@@ -204,7 +204,7 @@ class Reader(ABC):
         except RowError as error:
             if not is_whole:
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
-            raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
+            raise DataError(f"{self.locate(error.row, error.column)}: {error.subject} {error.problem}") from None
 
     def common_columns(self, columns: Rows) -> Rows:
         """Return a file's observations that the first file has, with a remark on others; DataError if one lacks."""

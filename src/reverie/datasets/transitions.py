@@ -231,7 +231,7 @@ class TransitionsReader(Reader):
     file: ClassVar[Any] = contextlib.nullcontext()
     env_spaces: Mapping[str, Space] = MappingProxyType({})
 
-    def assume(self, observation: Space, spec: ObsSpec) -> None:
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
         self.env_spaces = dict(columns_in(observation, "obs"))
 
     def supports_option(self, option: str) -> bool:

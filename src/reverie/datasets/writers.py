@@ -44,9 +44,9 @@ BUFFERED = 1 << 20
 """Bytes of transitions that are buffered before they are written."""
 TABLE_STEPS = 1 << 20
 """Number of transitions after which a new table is started."""
-CHUNK, LEVEL = 2**20, 1
+CHUNK_BYTES, COMPRESSION_LEVEL = 2**20, 1
 """Bytes of images that are compressed together (at least one image), and the compression level."""
-CACHED, EPISODE_METADATA_BYTES = 2**25, 2**14
+CACHE_BYTES, EPISODE_METADATA_BYTES = 2**25, 2**14
 """Bytes that HDF5 has possibly not written yet: the maximum in total, and the approximate metadata per episode."""
 MAX_ATTRIBUTE_CHARS = 60_000
 """Maximum characters in an HDF5 attribute, with room for others."""
@@ -105,7 +105,9 @@ def write_minari(
             report.add(len(episode["rewards"]))
             check_signals()
             has_tags[0] |= IS_INTERVENTION in episode.get("infos", ())
-            check_room(path, 2 * total_bytes(episode) + min(CACHED, EPISODE_METADATA_BYTES * (report.episodes + 16)))
+            check_room(
+                path, 2 * total_bytes(episode) + min(CACHE_BYTES, EPISODE_METADATA_BYTES * (report.episodes + 16))
+            )
             number = report.episodes - 1
             _make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
             yield episode_buffer(id=number, **episode)
@@ -134,9 +136,9 @@ def _make_compressed(group: Any, name: str, values: Any) -> None:
         for key, inner in named.items():
             _make_compressed(group.require_group(name), key, inner)
     elif is_images(values):
-        shape, rows = values.shape[1:], max(1, CHUNK * len(values) // max(1, values.nbytes))
+        shape, rows = values.shape[1:], max(1, CHUNK_BYTES * len(values) // max(1, values.nbytes))
         like: dict[str, Any] = {"maxshape": (None, *shape), "chunks": (rows, *shape), "dtype": values.dtype}
-        group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=LEVEL, **like)
+        group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=COMPRESSION_LEVEL, **like)
 
 
 def estimated_file_size(values: Any) -> int:
@@ -144,7 +146,7 @@ def estimated_file_size(values: Any) -> int:
     if isinstance(values, Mapping | tuple):
         return sum(map(estimated_file_size, values.values() if isinstance(values, Mapping) else values))
     array = np.asarray(values)
-    return len(zlib.compress(array.tobytes(), LEVEL)) if is_images(array) else array.nbytes
+    return len(zlib.compress(array.tobytes(), COMPRESSION_LEVEL)) if is_images(array) else array.nbytes
 
 
 def is_images(values: object) -> bool:
@@ -282,7 +284,7 @@ def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
     if name not in file:
         rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
         how: dict[str, Any] = {"maxshape": (None, *values.shape[1:]), "chunks": (rows, *values.shape[1:])}
-        how |= {"compression": "gzip", "compression_opts": LEVEL} if is_images(values) else {}
+        how |= {"compression": "gzip", "compression_opts": COMPRESSION_LEVEL} if is_images(values) else {}
         file.create_dataset(name, data=values, **how)
         return
     data = file[name]

@@ -11,6 +11,7 @@ import select
 import struct
 import zlib
 from collections.abc import Mapping
+from enum import IntEnum
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
 from typing import Any, NamedTuple
@@ -38,13 +39,19 @@ MAX_BLOCK_AGE = 0.1
 """Seconds after which an incomplete block is sent."""
 POLL_SECONDS = 0.001
 """Seconds between two polls of a waiting actor."""
-ROWS, FAILED = 1, 2
 HEADER = struct.Struct("<BIIqq")
 """Header of a message: kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
 WEIGHTS = struct.Struct("<qqI")
 """Header of the weights in shared memory: version, bytes, CRC-32."""
 NO_STEP_LIMIT = 2**62
 Rows = dict[str, np.ndarray]
+
+
+class MessageKind(IntEnum):
+    """What an actor sends."""
+
+    ROWS = 1
+    FAILED = 2
 
 
 class ActorStop(Exception):
@@ -122,12 +129,15 @@ class ActorConnection:
         """Send the ``rows`` of :meth:`next_block`; the first ``turns`` are filled."""
         payload = json.dumps([*vars(episodes).values()], default=np.ndarray.tolist)
         self.signs[ActorSignals._fields.index("sent")] += 1
-        self._say(HEADER.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
+        self._say(HEADER.pack(MessageKind.ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
         self.used += 1
 
     def fail(self, failure: Failure) -> None:
         """Report the error that ends the actor."""
-        self._say(HEADER.pack(FAILED, 0, 0, 0, 0) + json.dumps([failure.text[-20_000:], failure.is_permanent]).encode())
+        self._say(
+            HEADER.pack(MessageKind.FAILED, 0, 0, 0, 0)
+            + json.dumps([failure.text[-20_000:], failure.is_permanent]).encode()
+        )
 
     def _say(self, message: bytes) -> None:
         try:

@@ -28,7 +28,7 @@ from reverie.core.protocols import Env, Stateful
 from reverie.core.types import State
 from reverie.distributed.actor_collector import ActorCollector
 from reverie.distributed.actor_replays import MultiReplayStores
-from reverie.distributed.team import SAVE, GroupWatch, LearnerGroup, SharedCollector, SharedSource
+from reverie.distributed.team import GroupWatch, LearnerGroup, SharedCollector, SharedSource, TurnCommand
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import PersistentReplay
@@ -265,7 +265,7 @@ class Follower:
     def checkpoint(self, *, diverged: bool = False) -> Path:
         """Write into the checkpoint of a ``diverged`` state; other checkpoints are written at learner 0's command."""
         if diverged:  # learner 0 has detected it too, and is saving
-            self.team.broadcast_int(SAVE)
+            self.team.broadcast_int(TurnCommand.SAVE)
             self.team.write()
         elif sys.exception() is not None:
             raise RunError(

@@ -18,13 +18,12 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from reverie.core.columns import ColumnSpec
 from reverie.core.errors import format_error
 from reverie.distributed.actor_connection import (
-    FAILED,
     HEADER,
     MAX_SPINS,
     NO_STEP_LIMIT,
-    ROWS,
     ActorSignals,
     Failure,
+    MessageKind,
     RowBlock,
     WeightBoard,
     num_slots,
@@ -126,10 +125,10 @@ class LocalActorConnection:
         """Decode a message."""
         kind, slot, turns, version, restarts = HEADER.unpack_from(message)
         content = json.loads(message[HEADER.size :])
-        if kind == FAILED:
+        if kind == MessageKind.FAILED:
             text, final = content
             return Failure(str(text), bool(final))
-        if kind != ROWS or slot >= self.slots or not 0 < turns <= MAX_SPINS:
+        if kind != MessageKind.ROWS or slot >= self.slots or not 0 < turns <= MAX_SPINS:
             raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {MAX_SPINS} turns")
         *columns, info = content
         values = {name: np.array(column, np.float64) for name, column in dict(info).items()}

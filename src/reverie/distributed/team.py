@@ -20,6 +20,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,13 @@ from reverie.replay.sources import concat_batches
 from reverie.run.collect import EnvCollector
 from reverie.run.episodes import Episodes, join_episodes
 
-GO, SAVE, END = range(3)
-"""Commands of learner 0 to the others at the beginning of each turn."""
+
+class TurnCommand(IntEnum):
+    """Commands of learner 0 to the others at the beginning of each turn."""
+
+    GO = 0
+    SAVE = 1
+    END = 2
 
 
 class LearnerGroup(ProcessGroup):
@@ -72,14 +78,14 @@ class LearnerGroup(ProcessGroup):
     def end(self, result: Any) -> None:
         """Send the result of the run to the other learners."""
         if self.training:
-            self.broadcast_int(END)
+            self.broadcast_int(TurnCommand.END)
             self.broadcast_object(result)
         else:
             self.broadcast_object(("end", result))
 
     def await_command(self) -> None:
         """Begin a turn, or end, at learner 0's command; the others save first whenever learner 0 saves."""
-        while self.broadcast_int(GO) == SAVE:
+        while self.broadcast_int(TurnCommand.GO) == TurnCommand.SAVE:
             self.write()
 
     def state_dict(self) -> State:
@@ -102,7 +108,7 @@ class LearnerGroup(ProcessGroup):
             return
         if sys.exception() is not None:  # after an error the others are not in the same state
             raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
-        self.broadcast_int(SAVE)
+        self.broadcast_int(TurnCommand.SAVE)
         self.broadcast_object(folder)
         self.all_gather_object(None)
 

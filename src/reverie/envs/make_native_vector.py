@@ -248,7 +248,7 @@ class EnvPoolVector(VectorWrapper):
         super().__init__(make(seed=0))
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start all episodes; a ``seed`` makes the environments again."""
+        """Start all episodes. With a ``seed``, the environments are recreated."""
         if seed is not None:
             self.env.close()
             self.env: VectorEnv[Any, Any, Any] = self._make(seed=int(seed) % 2**31)

@@ -31,7 +31,7 @@ CLOSE_SECONDS = 5.0
 """Seconds for workers to finish their work when they are closed, before they are killed."""
 LONGEST_WAIT = 60.0
 FIRST_ATTEMPTS, SAME_FAILURES = 5, 3
-"""Consecutive failures after which an environment is not restarted: before its first step, and for the same reason."""
+"""Consecutive failures that end restarts: before the first step; with the same error."""
 CHECK_ADVICE = "Check the environment with `reverie check-env`, in Python reverie.check_env"
 
 

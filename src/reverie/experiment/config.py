@@ -98,7 +98,7 @@ class ExperimentConfig(Config):
     ogbench:NAME: ogbench:NAME-val, if there is such a file."""
     heldout_fraction: Annotated[float | None, Within("[0, 1)")] = None
     """Fraction of the dataset's episodes, evenly spaced, that are not learned from: they are the held-out data. 0:
-    none. None: 0.05 for goal-conditioned learners with neither an environment nor heldout_data; 0 for others."""
+    none. None: 0.05 if nothing else would evaluate a goal-conditioned learner; 0 for others."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Number of learners. Each is a process with its share of every batch, of the environments and of the replay, and
     with its own GPU if there are GPUs. They take each gradient step together. torchrun sets this number by its number
@@ -113,7 +113,8 @@ class ExperimentConfig(Config):
     each core."""
     cudnn_benchmark: bool = False
     """Let cuDNN time its convolutions on a GPU and take the fastest: torch.backends.cudnn.benchmark. An update of
-    DreamerV3 on images took 6 % less time. A resumed run may take others, which round differently."""
+    DreamerV3 on images took 6 % less time. After a resume cuDNN may choose other kernels, so results differ in the last
+    digits."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     eval_episode_steps: Annotated[int | None, AtLeast(1)] = None

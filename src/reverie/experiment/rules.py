@@ -11,7 +11,7 @@ import torch
 
 from reverie.core.errors import ConfigError
 from reverie.datasets.data_path import OBJECT, data_path, split_paths
-from reverie.datasets.ogbench import PREFIX, heldout_name
+from reverie.datasets.ogbench import OGBENCH_PREFIX, heldout_name
 from reverie.experiment.config import DATASET_ENV, NO_ENV, REPLAY_SETTINGS, ExperimentConfig
 from reverie.replay.config import absolute_store_path, experience_from_fraction
 from reverie.run.config import EVALUATION_METRICS
@@ -145,5 +145,5 @@ def validate_config(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _absolute(path: str) -> str:
-    is_fixed = "://" in path or path.startswith(("minari:", PREFIX, OBJECT))
+    is_fixed = "://" in path or path.startswith(("minari:", OGBENCH_PREFIX, OBJECT))
     return path if is_fixed else os.path.abspath(os.path.expanduser(path))

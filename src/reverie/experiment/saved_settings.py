@@ -20,11 +20,11 @@ def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvL
     envs = {"env": env, "eval_env": eval_env}
     objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
     custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
-    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
+    custom |= dict(_custom_classes(config.algo, type(config.algo)(), "algo"))
     return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
 
 
-def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
+def _custom_classes(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
     """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
     if value is None or (isinstance(value, Choice) and value.is_importable()):
         return {}  # a file contains its kind and its values
@@ -34,7 +34,7 @@ def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
         return {}
     out: dict[str, str] = {}
     for name in value.__dataclass_fields__:
-        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
+        out |= _custom_classes(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
     return out
 
 

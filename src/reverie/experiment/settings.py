@@ -20,7 +20,7 @@ from reverie.core.foreign_names import advise, as_argument
 from reverie.core.hardware import num_gpus
 from reverie.datasets.config import DatasetConfig, dataset_settings
 from reverie.datasets.data_path import data_path
-from reverie.datasets.ogbench import PREFIX, parse_name
+from reverie.datasets.ogbench import OGBENCH_PREFIX, parse_name
 from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
@@ -496,7 +496,7 @@ def _data_settings(request: Request) -> DatasetConfig:
 def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
     """Return the name of OGBench's dataset, or else its environment; "" if it is neither."""
     name = Path(data.path).stem if isinstance(data.path, str) else ""
-    name = name.removeprefix(PREFIX)
+    name = name.removeprefix(OGBENCH_PREFIX)
     if parse_name(name)[0]:
         return name
     return env if env is not None and has_goal_tasks(env) else ""

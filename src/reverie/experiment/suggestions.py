@@ -1,6 +1,6 @@
 """Runs to start with in an unknown environment: a fast one, and a thorough one.
 
-The reasons are results of docs/defaults.md and docs/sample_efficiency.md; a test compares them with the measurements.
+The reasons are results of docs/results.md; a test compares them with the measurements.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MAX_STEPS = {"ppo": 50_000, "sac": 100_000, "dqn": 100_000}
 """Env steps after which the reasons were measured; a shorter preset of the environment counts."""
 REASONS = {
     "ppo": "fast: little processor time for an env step; better than random actions after 50,000 env steps in all ten "
-    "environments of docs/defaults.md",
+    "environments of docs/results.md",
     "sac": "thorough: reuses each row; a higher score than ppo after the same env steps in 4 of 6 tasks of "
-    "docs/sample_efficiency.md with continuous actions, for five to fourteen times the processor time",
+    "docs/results.md with continuous actions, for five to fourteen times the processor time",
     "dqn": "thorough: reuses each row; a higher score than ppo after the same env steps in 3 of 4 tasks of "
-    "docs/sample_efficiency.md with discrete actions, for three to eleven times the processor time",
+    "docs/results.md with discrete actions, for three to eleven times the processor time",
     "dreamer_v3": "thorough: learns a world model, for expensive env steps, images and memory (docs/world_models.md)",
 }
 """Why an algorithm is one to start with."""

@@ -135,7 +135,7 @@ def _widths(widths: tuple[int, ...]) -> Any:
 
 
 def _threads(layout: MLPLayout, rows: int) -> int:
-    """Return the number of threads for this many rows; for 256 rows and two layers of 64 units, one is faster."""
+    """Return the number of threads for this many rows: 1 for small products (256 rows, two layers of 64)."""
     return torch.get_num_threads() if rows * layout.copies * layout.multiplications >= 4 * SHARED else 1
 
 

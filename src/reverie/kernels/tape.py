@@ -105,7 +105,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self.calls = list(_join_calls(self.calls))
 
     def replay(self) -> None:
-        """Make all recorded calls again. None of their tensors requires a gradient."""
+        """Make all recorded calls again. Call without gradients."""
         for call in self.calls:
             call.function(*call.inputs)
 

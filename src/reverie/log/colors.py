@@ -25,7 +25,7 @@ ALGORITHM_HUES = (
     "tdmpc2 plan2explore_v1 impala simba_v2 bcq discrete_bcq qrl",
     "bc dreamer_v1 discrete_sac xqc",
 )
-"""The algorithms of each of :data:`HUES`. Algorithms for the same tasks differ, as far as there are colors."""
+"""The algorithms of each of :data:`HUES`. Algorithms for the same tasks have different colors while colors last."""
 
 
 def algorithm_hue(name: str) -> int:

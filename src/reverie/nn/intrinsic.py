@@ -37,8 +37,8 @@ class IntrinsicReward(Choice, ABC):
     """
 
     scale: Annotated[float, Above(0)] = 0.5
-    """Weight of the intrinsic returns, whose standard deviation is 1; with rnd in the paper 1, and 2 of the
-    environment's."""
+    """Weight of the intrinsic returns, whose standard deviation is 1. The paper of rnd weighs intrinsic 1 and
+    extrinsic 2."""
     discount: Annotated[float, Within("[0, 1)")] = 0.99
     """gamma of the intrinsic returns; the papers'."""
     lr: Annotated[float, Above(0)] = 1e-3

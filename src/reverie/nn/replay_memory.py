@@ -31,7 +31,7 @@ class Memories:
         cuts: dict[int, slice] = {}
         self.width: int = 0
         """S, the width of the states of all memories except in target networks."""
-        self.own: list[tuple[MemoryInputs, slice]] = []
+        self.modules: list[tuple[MemoryInputs, slice]] = []
         self.targets: list[tuple[MemoryInputs, slice]] = []
         readers = [(name, m) for name, m in objective.named_modules() if isinstance(m, MemoryInputs)]
         for name, m in sorted(readers, key=lambda pair: id(pair[1]) in followed):  # targets last
@@ -40,18 +40,20 @@ class Memories:
                 self.targets.append((m, cuts[id(followed[id(m)])]))
             else:
                 cuts[id(m)] = slice(self.width, self.width + m.memory.width)
-                self.own.append((m, cuts[id(m)]))
+                self.modules.append((m, cuts[id(m)]))
                 self.width += m.memory.width
 
     def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
         """Return the observations plus the inputs of memories: flags ``first`` and states ``[..., S]``."""
         return (
-            obs | {MEMORY_FIRST_KEY: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
+            obs
+            | {MEMORY_FIRST_KEY: first}
+            | {m.memory_key: state[..., cut] for m, cut in (*self.modules, *self.targets)}
         )
 
     def next_state(self, obs: Obs) -> Tensor:
         """Return the states after each row, ``[..., S]``."""
-        return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
+        return torch.cat([m.with_memory(obs)[1] for m, _ in self.modules], -1)
 
     @torch.no_grad()
     def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
@@ -62,7 +64,7 @@ class Memories:
         """
         obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY_COLUMN])
         missing, states = batch.shape[1] - burn_in - 2, {}
-        for m, _ in self.own:
+        for m, _ in self.modules:
             states[m.memory_key] = torch.cat(
                 [obs[m.memory_key][:, :1], m.with_memory(obs)[1][:, :-1]], 1
             )  # [B, burn_in + T, S]
@@ -71,7 +73,7 @@ class Memories:
             states[m.memory_key] = F.pad(
                 torch.cat([first_rows[m.memory_key][:, :1], m.with_memory(first_rows)[1]], 1), (0, 0, 0, missing)
             )
-        fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
+        fresh = torch.cat([states[m.memory_key] for m, _ in self.modules], -1)
         return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY_COLUMN: fresh}).slice_time(burn_in)
 
 

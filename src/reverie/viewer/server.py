@@ -49,7 +49,7 @@ from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
 
-MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
+MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, NUM_STRIP_PICTURES = 4, 2**16, 24, 6
 """Maximum number of agents kept in memory; bytes of a request; pictures in an answer, and pictures per future."""
 GOAL_SIDE = 2
 """Second number of the address of the goal's picture, after 0 for real rows and 1 for the dream."""
@@ -236,7 +236,7 @@ def _pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
 # ---------------------------------------------------------------- requests
 
 
-def hello(page: Page) -> Response:
+def _describe_agent(page: Page) -> Response:
     """Return the single run, or a table of several runs."""
     viewer = page.viewer
     viewer.runs |= find_runs(viewer.folder)
@@ -252,7 +252,9 @@ def _compare_runs(page: Page, runs: Any, axis: Any = "steps", same_budget: Any =
     return compare_settings({name: page.viewer.path(name) for name in runs}, axis, bool(same_budget)), []
 
 
-def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None) -> Response:
+def _start_session(
+    page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None
+) -> Response:
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     viewer = page.viewer
     agent = viewer.agent(run, checkpoint)
@@ -332,7 +334,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
     """Imagine futures; the address of a picture is the number of the future, and of its row."""
     session = page.open()
     futures = session.branch(at, by, steps)
-    strip = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
+    strip = np.unique(np.linspace(0, len(futures[0].rows) - 1, NUM_STRIP_PICTURES).astype(int)).tolist()
     pictures = [
         ([number, t], png)
         for number, future in enumerate(futures)
@@ -422,9 +424,9 @@ def _export_file(page: Page, kind: Any) -> Response:
 
 
 COMMANDS: dict[str, Callable[..., Response]] = {
-    "hello": hello,
+    "hello": _describe_agent,
     "compare_runs": _compare_runs,
-    "begin": begin,
+    "begin": _start_session,
     "step": step,
     "preview": preview,
     "choose_actions": _choose_actions,

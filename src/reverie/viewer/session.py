@@ -44,7 +44,7 @@ from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow
 NUM_BRANCHES, MAX_STEPS, MAX_LANES = 8, 1000, 12
 """Number of futures that a branch imagines; maximum number of steps imagined at once, and of lanes."""
 LANE_NAMES = {"dream": "dream", "hands": "your hands", "future": "future", "edited": "edit"}
-MAX_TRIED_SEEDS, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
+MAX_TRIED_SEEDS, MAX_TRIED_SECONDS, LONG_EPISODE_STEPS = 6, 0.4, 120
 """Episodes of which the first showing chooses the longest, the time for it, and the rows that are enough."""
 
 
@@ -126,16 +126,20 @@ class Session:
         while len(lengths) < MAX_TRIED_SEEDS and wall_clock.monotonic() < deadline:
             seed = self.seed + len(lengths)
             lengths[seed] = self._count_rows(seed, deadline)
-            if lengths[seed] >= LONG:
+            if lengths[seed] >= LONG_EPISODE_STEPS:
                 break
         self.start(max(lengths, key=lambda seed: lengths[seed]))
         return len(lengths)
 
     def _count_rows(self, seed: int, deadline: float) -> int:
-        """Play an episode until its end, ``LONG`` rows or the deadline; return its rows."""
+        """Play an episode until its end, ``LONG_EPISODE_STEPS`` rows or the deadline; return its rows."""
         with RandomStream(seed)():
             step, state, count = self.source.reset(seed), self.agent.initial_state(1), 1
-            while not step.is_last[0] and count < min(LONG, self.limit) and wall_clock.monotonic() < deadline:
+            while (
+                not step.is_last[0]
+                and count < min(LONG_EPISODE_STEPS, self.limit)
+                and wall_clock.monotonic() < deadline
+            ):
                 _, step, state = take_turn(self.source, self.policy, step, state, policy_mode(self.deterministic))
                 count += 1
         return count
