@@ -231,7 +231,8 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
                 optim.norms.add(optim.params, list(itertools.islice(remaining, len(part))))
         grads, norm = clip_by_norm(grads, limit)
         for optim, part in zip(optims, parts, strict=True):
-            type(optim)._update(optim, grads[: len(part)])  # without norms, which were added above
+            if part:
+                type(optim)._update(optim, grads[: len(part)])  # without norms, which were added above
             grads = grads[len(part) :]
         return norm
 
