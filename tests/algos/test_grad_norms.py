@@ -98,6 +98,14 @@ def test_a_world_model_is_told_by_its_parts(name):
     assert squared(norms.values()) == pytest.approx(squared(totals), rel=1e-4)
 
 
+@pytest.mark.parametrize(("name", "frozen"), [("sac", "actor"), ("tdmpc2", "encoder"), ("tdmpc2", "prior")])
+def test_a_frozen_network_has_no_norm(name, frozen):
+    agent = build(name, grad_norms=True)
+    before = {*norms_in(agent.update(batch(agent)))}
+    agent.objective.get_submodule(frozen).requires_grad_(False)
+    assert before - {*norms_in(agent.update(batch(agent)))} == {frozen}
+
+
 class More(TD3):
     """Has a head with an optimizer of PyTorch's."""
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.collectives import all_reduce_mean
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.adam import Adam
 from reverie.nn.optim import LaPropAGC
@@ -45,10 +44,8 @@ class GradientNorms:
             owner = name.removesuffix("_optim").rpartition(".")[-1]
             groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
             names = [networks[id(p)] for group in groups for p in group["params"]]
-            if isinstance(optim, Adam):
-                optim.apply = MethodType(_apply_adam, optim)  # type: ignore[method-assign]
-            elif isinstance(optim, LaPropAGC):
-                optim._update = MethodType(_update_laprop, optim)  # type: ignore[method-assign]
+            if isinstance(optim, Adam | LaPropAGC):
+                optim._update = MethodType(_update_with_norms, optim)  # type: ignore[method-assign]
             elif not hasattr(optim, "norms"):
                 optim.register_step_pre_hook(_add_gradients)
             # An encoder that several networks share belongs to the one that its optimizer is named after.
@@ -92,25 +89,9 @@ def find_network(learner: nn.Module, path: str) -> str:
     return ".".join(names)
 
 
-def _apply_adam(self: Any, grads: list[Tensor], *, are_final: bool = False) -> None:
-    """Compute ``Adam.apply``. Final gradients are those of a joint step, which adds them before it clips."""
-    if are_final or not grads:
-        return type(self).apply(self, grads, are_final=are_final)
-    all_reduce_mean(grads)
-
-    def update(grads: list[Tensor]) -> None:
-        self.norms.add(self.params, grads)
-        type(self).apply(self, grads, are_final=True)
-
-    if self.loss_scale is None:
-        return update(grads)
-    return self.loss_scale.step_if_finite(update, grads, self.tensors())
-
-
-def _update_laprop(self: Any, grads: list[Tensor]) -> Metrics:
+def _update_with_norms(self: Any, grads: list[Tensor]) -> Any:
     self.norms.add(self.params, grads)
-    metrics: Metrics = type(self)._update(self, grads)
-    return metrics
+    return type(self)._update(self, grads)
 
 
 def _add_gradients(optim: Any, *_: Any) -> None:

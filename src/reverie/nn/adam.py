@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -167,18 +166,20 @@ class Adam(NotesChanges):
         return compute_gradients(loss, self.params, scale)
 
     @torch.no_grad()
-    def apply(self, grads: Tensors, *, are_final: bool = False) -> None:
+    def apply(self, grads: Tensors) -> None:
         """Update the parameters that are not frozen with the gradients of :meth:`gradient`.
 
-        They are averaged over several learners and divided by the loss scale. ``are_final``: both is done.
+        They are averaged over several learners and divided by the loss scale.
         """
-        if not grads:
-            return
-        if is_distributed() and not are_final:
+        if grads and is_distributed():
             all_reduce_mean(grads)
-        if self.loss_scale is not None and not are_final:
-            self.loss_scale.step_if_finite(functools.partial(self.apply, are_final=True), grads, self.tensors())
-            return
+        if grads and self.loss_scale is not None:
+            self.loss_scale.step_if_finite(self._update, grads, self.tensors())
+        elif grads:
+            self._update(grads)
+
+    @torch.no_grad()
+    def _update(self, grads: Tensors) -> None:
         if self.max_grad_norm:
             grads, _ = clip_by_norm(grads, self.max_grad_norm)
         if self.weight_decay:
@@ -230,7 +231,8 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
                 optim.norms.add(optim.params, list(itertools.islice(remaining, len(part))))
         grads, norm = clip_by_norm(grads, limit)
         for optim, part in zip(optims, parts, strict=True):
-            optim.apply(grads[: len(part)], are_final=True)
+            if part:
+                type(optim)._update(optim, grads[: len(part)])  # without norms, which were added above
             grads = grads[len(part) :]
         return norm
 
