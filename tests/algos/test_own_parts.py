@@ -20,13 +20,14 @@ from reverie.algos.sac import SAC, SACConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.kernel_dispatch import use_only_kernels
-from reverie.core.types import Batch, Step, Window
+from reverie.core.types import Batch, Step, Update, Window
 from reverie.envs.wrapper_list import ObserveInfo
 from reverie.nn.actor_critic import CriticStack, QEnsemble
 from reverie.nn.exploration import NoisySampledPolicy
 from reverie.nn.heads import TwoHotHead
 from reverie.replay.build import build_replay
-from reverie.replay.config import FractionsConfig, ReplayConfig, SamplingRule
+from reverie.replay.config import FractionsConfig, PriorityConfig, ReplayConfig, SamplingRule
+from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.samplers import Sampler
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -212,6 +213,25 @@ def test_windows_are_drawn_by_ones_own_rule_and_resumed(use_kernels):
         for other in (replay, twin):
             fill(other, range(60, 70))
         assert torch.equal(replay.sample().index, twin.sample().index)
+
+
+class ByPriority(SamplingRule):
+    def build(self, windows, rng):
+        return PrioritizedSampler(windows, rng, PriorityConfig(alpha=1.0, beta=1.0, epsilon=1e-9))
+
+
+@kernels
+def test_a_rule_by_priorities_gets_those_of_updates(use_kernels):
+    with running(use_kernels):
+        replay = filled(ByPriority())
+        batch = replay.sample()
+        high = batch.index % 3 == 0
+        for _ in range(20):
+            batch = replay.sample()
+            replay.feedback(batch.index, Update(metrics={}, priority=torch.where(batch.index % 3 == 0, 1.0, 0.01)))
+        batch = replay.sample()
+        assert (batch.index % 3 == 0).float().mean() > 0.8 > high.float().mean()
+        assert batch.weight[batch.index % 3 == 0].max() < batch.weight.max() == 1
 
 
 class Wrong(SamplingRule):

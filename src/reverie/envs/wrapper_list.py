@@ -257,7 +257,7 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def _with_info(self, obs: Any, info: Any, default: Any = None) -> dict[str, Any]:
         value = read_info(info, self._key)
         array = np.asarray(default if value is None else value, np.float64)
-        if array.size != self._size or np.isnan(array).any():
+        if array.size != self._size or not np.isfinite(array).all():
             raise DataError(
                 f"observe_info: '{self._key}' in the info is {short_repr(value)}: expected {self._size} numbers. The "
                 f"info has: {', '.join(map(str, info)) or 'nothing'}"
