@@ -69,12 +69,13 @@ def test_an_agent_plays_as_it_does(trained):
     assert len(reverie.evaluate("CartPole-v1", agent, 2).scores) == 2
 
 
-def test_what_is_recorded_is_what_was_played(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [["heuristics:lean", "TARGET"], ["TARGET", "--policy=heuristics:lean"]])
+def test_what_is_recorded_is_what_was_played(named, tmp_path, monkeypatch):
     (tmp_path / "heuristics.py").write_text("def lean(obs):\n    return int(obs[2] + obs[3] > 0)\n")
     monkeypatch.syspath_prepend(tmp_path)
     reverie.record("CartPole-v1", lean, episodes=2, seed=3, out=tmp_path / "log.hdf5")
-    command = ["data", "record", "heuristics:lean", str(tmp_path / "same.hdf5"), "--env", "CartPole-v1"]
-    assert main([*command, "--episodes", "2", "--seed", "3"]) == 0
+    words = [str(tmp_path / "same.hdf5") if word == "TARGET" else word for word in named]
+    assert main(["data", "record", *words, "--env", "CartPole-v1", "--episodes", "2", "--seed", "3"]) == 0
     sys.modules.pop("heuristics")
     columns = []
     for name in ("log.hdf5", "same.hdf5"):

@@ -189,7 +189,7 @@ class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
-    """Play episodes with a trained agent, or with a policy of yours, and record them."""
+    """Play episodes with a trained agent or a policy of yours (--policy module:function --env ID), and record them."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
@@ -276,6 +276,16 @@ COMMANDS: dict[str, type[Command]] = {
 }
 
 
+def _policy_first(args: list[str]) -> list[str]:
+    """Return the arguments with the value of ``--policy``, as which ``record`` also takes its first argument, in front."""
+    for number, arg in enumerate(args):
+        name, has_value, value = arg.partition("=")
+        if name == "--policy":
+            end = number + (1 if has_value else 2)
+            return [*([value] if has_value else args[number + 1 : end]), *args[:number], *args[end:]]
+    return args
+
+
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
     if not args or args[0] in ("-h", "--help"):
@@ -292,7 +302,7 @@ def data_command(args: list[str]) -> int:
 
     try:
         with raise_on_signal():
-            return run_command(COMMANDS[args[0]], args[1:], f"data {args[0]}")
+            return run_command(COMMANDS[args[0]], _policy_first(args[1:]), f"data {args[0]}")
     except SignalStop as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return print_error(why, 128 + stopped.number)
