@@ -277,7 +277,7 @@ COMMANDS: dict[str, type[Command]] = {
 
 
 def _policy_first(args: list[str]) -> list[str]:
-    """Return the arguments with the value of ``--policy``, as which ``record`` also takes its first argument, in front."""
+    """Return the arguments with the value of ``--policy`` in front, which ``record`` takes as its first argument."""
     for number, arg in enumerate(args):
         name, has_value, value = arg.partition("=")
         if name == "--policy":
