@@ -2,7 +2,8 @@
 """The demonstration behind ``make demo``: DreamerV3 learns to walk to a goal, and we watch its dreams.
 
 Trains until an evaluation says that the task is solved, or the preset's steps are over. Then plays 20 episodes that
-training has not seen, lets the world model dream each from its first row, films them side by side, and names the files.
+training has not seen, lets the world model dream each from its first row, films them side by side, makes a page in
+which one steps into the dream, and names the files.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ SEED = 2**31
 CONTEXT, KEYS = 1, ("agent", "grid")
 """Rows that the model observes before it dreams, and what it observes."""
 FILMED, SIDE_BY_SIDE, PAUSE, FRAMES_PER_SECOND = 12, 3, 2, 4
+COMPARED = 100
+"""Steps in which the page's world model is compared with the agent's."""
 MEASURED = Path(__file__).resolve().parents[1] / "bench" / "demo.json"
 
 
@@ -152,12 +155,9 @@ def demonstrate(run: Path, seed: int) -> int:
         "In a dream, the model sees the first frame of an episode. Then it closes its\n"
         f"eyes, and imagines the rest from the actions alone.\n{describe(dreams, CONTEXT)}\n"
     )
-    longest = max(len(episode.reward[0]) for episode in episodes) - CONTEXT
-    report = reverie.dream(
-        agent, context=CONTEXT, horizon=longest, episodes=1, seed=SEED, strip=agent.run / "strip.html"
-    )
+    page = reverie.export(agent, agent.run / "step.html", world=True, steps=COMPARED).file
     video = film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4")
-    print_written(result, {"one of them, row by row": report.files["strip"], "episodes and dreams": video}, run)
+    print_written(result, {"step into the dream": page, "episodes and dreams": video}, run)
     return 0 if score >= SOLVED else 1
 
 

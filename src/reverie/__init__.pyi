@@ -13,9 +13,9 @@ from .agent.loading import load as load
 from .agent.off_policy_evaluation import EstimateReport as EstimateReport
 from .agent.off_policy_evaluation import estimate_return as estimate_return
 from .agent.own_policy import evaluate as evaluate
-from .agent.own_policy import record as record
 from .agent.player import AgentState as AgentState
 from .agent.policy_file import ExportReport as ExportReport
+from .agent.recording import record as record
 from .agent.return_estimate import ReturnEstimate as ReturnEstimate
 from .agent.sharing import SharedAgent as SharedAgent
 from .agent.sharing import list_agents as list_agents
@@ -92,5 +92,7 @@ from .run.result import TrainResult as TrainResult
 from .viewer.launch import ViewerServer as ViewerServer
 from .viewer.launch import view as view
 from .viewer.publish import export as export
+from .viewer.report import Report as Report
+from .viewer.report import report as report
 
 __version__: str

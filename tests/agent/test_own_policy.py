@@ -1,17 +1,21 @@
 """Functions, controllers and models of other libraries are scored, and recorded as datasets."""
 
+import contextlib
 import sys
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
+from torch import nn
 
 import reverie
 from masked_env import Masked
 from reverie.agent.own_policy import fit_action, make_player
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.datasets.format_detection import open_reader
 
 ALWAYS = {"left": lambda obs: 0, "right": lambda obs: 1}
@@ -69,7 +73,7 @@ def test_what_is_recorded_is_what_was_played(tmp_path, monkeypatch):
     (tmp_path / "heuristics.py").write_text("def lean(obs):\n    return int(obs[2] + obs[3] > 0)\n")
     monkeypatch.syspath_prepend(tmp_path)
     reverie.record("CartPole-v1", lean, episodes=2, seed=3, out=tmp_path / "log.hdf5")
-    command = ["data", "record", str(tmp_path / "same.hdf5"), "--policy", "heuristics:lean", "--env", "CartPole-v1"]
+    command = ["data", "record", "heuristics:lean", str(tmp_path / "same.hdf5"), "--env", "CartPole-v1"]
     assert main([*command, "--episodes", "2", "--seed", "3"]) == 0
     sys.modules.pop("heuristics")
     columns = []
@@ -113,6 +117,78 @@ def test_actions_fit_their_space_or_are_refused(space, action, fitted):
     result = fit_action(space, action)
     assert space.contains(result)
     np.testing.assert_equal(result, fitted)
+
+
+class Leaning(nn.Module):
+    """As :func:`lean`, with an output for each action; the dropout would give other actions in train mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(4, 2, bias=False), nn.Dropout(0.9)
+        self.layer.weight.data = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+
+    def forward(self, obs):
+        assert obs.shape == (1, 4)
+        return self.dropout(self.layer(obs))
+
+
+class Counting(nn.Module):
+    """A continuous action that tells the number of steps, by its state."""
+
+    def forward(self, obs, state=None):
+        assert obs.dtype == torch.float32
+        count = torch.zeros(1, 1) if state is None else state + 1
+        return count / 100, count
+
+
+class Legal(nn.Module):
+    def forward(self, obs, action_mask):
+        assert action_mask.shape == (1, 6)
+        return torch.arange(6.0).expand(1, 6)
+
+
+@pytest.mark.parametrize("use_kernels", [True, False])
+def test_a_module_is_an_agent(use_kernels, tmp_path):
+    with contextlib.nullcontext() if use_kernels else use_only_kernels():
+        agent = reverie.load(Leaning(), env="CartPole-v1")
+        assert isinstance(agent, reverie.Agent)
+        expected = reverie.evaluate("CartPole-v1", lean, 3, seed=4)
+        assert agent.evaluate(3, seed=4).scores == expected.scores
+        assert agent.evaluate(2, max_episode_steps=7).lengths == [7, 7]
+        assert agent.evaluate(1, env={"max_episode_steps": 5}).lengths == [5]
+        assert agent.evaluate(1, record=True).frames.shape[3] == 3
+        agent.act(np.zeros(4, np.float32))
+        with pytest.raises(ConfigError, match="it has no learner, and so no 'policy'"):
+            agent.value(np.zeros(4, np.float32))
+        reverie.record("CartPole-v1", Leaning(), episodes=1, out=tmp_path / "log.hdf5")
+
+
+def test_a_module_has_its_state_and_the_legal_actions():
+    agent = reverie.load(Counting(), env="Pendulum-v1")
+    obs, state, actions = np.zeros(3), None, []
+    for _ in range(3):
+        action, state = agent.act(obs, state)
+        actions.append(float(action[0]))
+    assert actions == pytest.approx([0.0, 0.01, 0.02])
+    assert agent.evaluate(1).lengths == [200]
+    assert len(reverie.load(Legal(), env=Masked).evaluate(2).scores) == 2  # an illegal action is an error there
+
+
+def test_commands_take_a_policy_as_they_take_a_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "leaning.py").write_text("class Model:\n    def predict(self, obs):\n        return int(obs[2] > 0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    command = ["eval", "leaning:Model", "--env", "CartPole-v1", "--episodes", "2", "--video"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "CartPole-v1, Model, deterministic actions" in printed
+    assert (tmp_path / "Model.mp4").stat().st_size > 0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["Model.mp4", "leaning.py"]
+    for wrong, said in ((["eval", "leaning:Model"], "pass its environment, --env ID"),
+                        (["dream", *command[1:4]], "has no learner")):  # fmt: skip
+        assert main(wrong) == 1
+        assert said in " ".join(capsys.readouterr().err.split())
+    sys.modules.pop("leaning")
 
 
 @pytest.mark.parametrize("policy", ["CartPole-v1", 3, Model])

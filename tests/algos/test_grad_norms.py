@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import dreamer_configs
-from contracts import DISTINCT, batch, build
+from contracts import DISTINCT, MOVES, SPECS, batch, build
 from reverie.algos import gradient_norms
 from reverie.algos.gradient_norms import PREFIX, find_network
+from reverie.algos.td3 import TD3, TD3Config
 from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.nn.adam import Adam
 
@@ -95,6 +96,32 @@ def test_a_world_model_is_told_by_its_parts(name):
     assert {"world.rssm", "world.encoder", "world.decoder", "actor", "critic"} <= norms.keys()
     totals = [float(x) for k, x in update.metrics.items() if k.startswith("opt/grad_norm")]
     assert squared(norms.values()) == pytest.approx(squared(totals), rel=1e-4)
+
+
+class More(TD3):
+    """Has a head with an optimizer of PyTorch's."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.head = torch.nn.Linear(1, 1, bias=False)
+        self.another = torch.optim.SGD(self.head.parameters(), 0.1)
+
+    def train_step(self, batch):
+        self.another.zero_grad()
+        self.head(batch.reward[..., None]).square().mean().backward()
+        self.another.step()
+        return super().train_step(batch)
+
+
+def test_an_optimizer_of_pytorch_is_watched_once():
+    kind = type("MoreConfig", (TD3Config,), {"learner": More})
+    agent = kind(grad_norms=True, graph=False, policy_delay=1, batch_size=4).build(SPECS["vector"], MOVES, seed=1)
+    agent.enter_eval_mode()  # watches its optimizers again
+    for i in range(2):
+        rows, before = batch(agent, seed=i), agent.head.weight.clone()
+        norms = norms_in(agent.update(rows))
+        assert norms.keys() == {"head", "actor", "critic"}
+        assert norms["head"] == pytest.approx(float((before - agent.head.weight).norm()) / 0.1, rel=1e-4)
 
 
 def test_networks_are_those_at_the_top():

@@ -13,6 +13,7 @@ import torch
 import dreamer_configs
 import reverie
 from contracts import MOVES, SPECS, batch, build, learned, tiny
+from reverie.agent.off_policy_estimator import fqe_config_for
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SAC, SACConfig
@@ -88,6 +89,27 @@ def test_a_stack_of_the_usual_critics_learns_as_they_do(use_kernels):
     for usual, stacked in zip(*results, strict=True):
         for name, value in usual.metrics.items():
             torch.testing.assert_close(stacked.metrics[name], value, rtol=1e-4, atol=1e-5)
+
+
+@kernels
+@pytest.mark.parametrize("name", ["sac_ensemble", "sac_gru", "td3", "tqc", "cql_lagrange"])
+def test_a_stack_of_critics_reads_images_and_has_memories(name, use_kernels):
+    """Each network then has its own encoder."""
+    with running(use_kernels):
+        kind = type(build(name))
+        outputs = getattr(tiny(name), "num_quantiles", None)
+
+        class Stacked(kind):
+            def build_critic(self, spec, actions):
+                args = spec, actions.width, self.cfg.networks
+                return CriticStack(*(QEnsemble(*args, outputs=outputs) for _ in range(self.cfg.num_critics)))
+
+        config = type("StackedConfig", (type(tiny(name)),), {"learner": Stacked})
+        agent = config(**tiny(name).fields()).build(SPECS["everything"], MOVES, seed=1)
+        before = copy.deepcopy(dict(agent.objective.named_parameters()))
+        updated(agent, spec="everything")
+    same = {name for name, x in agent.objective.named_parameters() if torch.equal(x, before[name])}
+    assert not {name for name in same if "encoder" in name or "memory" in name}
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3", "iql", "crr", "bcq", "fql", "discrete_crr_transformer", "sac_mixed"])
@@ -363,6 +385,9 @@ def test_schedules_are_for_learners_that_compute_targets_from_rows():
             algorithm_config(name)().merge({"discount": RAMP})
     with pytest.raises(ConfigError, match=r"value_floor = monte_carlo.*Use a number"):
         algorithm_config("cql")(value_floor="monte_carlo", discount=RAMP)
+    scaled = build("dqn", discount=RAMP, reward_scale="return_std")
+    assert scaled.preprocess.rewards.discount == 0.9  # the largest
+    assert fqe_config_for(scaled).discount == 0.9
     config = SACConfig(discount=RAMP)
     assert config.to_dict()["discount"] == RAMP
     assert SACConfig().merge(config.to_dict()) == config

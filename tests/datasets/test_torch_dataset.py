@@ -58,7 +58,7 @@ def joined(parts, name):
 
 
 EPISODES = [
-    {"observations": torch.as_tensor(obs), "actions": action, "rewards": reward, "terminated": terminal}
+    {"observations": torch.as_tensor(obs), "actions": action, "rewards": reward, "terminated": terminal, "id": 3}
     for (obs, action, reward), terminal in zip(episodes(), ENDS, strict=True)
 ]
 

@@ -23,13 +23,14 @@ from reverie.algos.table import algorithm_config, algorithms
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.envs.dummy import Count
 from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.dataset_env import resolve_with_data, with_preset_env
+from reverie.experiment.dataset_env import find_env_id, resolve_with_data
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
 from reverie.experiment.settings import PRESETS, Draft, Request, make_preset
 from reverie.nn.cnn import BySize, Drq, Impala
@@ -55,7 +56,7 @@ def overlay(config: ExperimentConfig, values: dict[str, Any]) -> ExperimentConfi
 def merge_layers(algorithm: str, data: Any = None, device: str = "auto", steps: int = 0, **layers: Any) -> Any:
     """The settings of a request, with nothing checked."""
     overrides = (data or {}) | ({} if device == "auto" else {"device": device}) | ({"steps": steps} if steps else {})
-    return settings.merge_layers(with_preset_env(Request(algorithm=algorithm, overrides=overrides, **layers)))
+    return settings.merge_layers(Request(algorithm=algorithm, overrides=overrides, **layers), find_env_id)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -235,6 +236,7 @@ class Machine:
         for name in ("perf_counter", "process_time", "monotonic", "thread_time"):
             now = getattr(time, name)
             monkeypatch.setattr(time, name, lambda now=now: speed * now())
+        monkeypatch.setattr(wall_clock, "monotonic", time.monotonic)
 
 
 def test_the_same_command_trains_the_same_on_any_machine(tmp_path, gpus, monkeypatch):

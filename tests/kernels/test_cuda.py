@@ -245,7 +245,12 @@ class PushThere(CycleThere):
         ("dqn", CycleThere, {"algo.exploration": "epsilon_greedy(1.0, 0.1, 100)"}),
         ("td3", PushThere, LR | {"algo.normalize_obs": "running", "algo.exploration": "ornstein_uhlenbeck"}),
         ("sac", PushThere, LR | {"algo.temperature_lr": 3e-4, "algo.frame_stack": 2, "algo.frame_stack_keys": ".*"}),
-        ("dreamer_v3", CycleThere, {f"algo.{key}": x for key, x in TINY.items()} | {"replay_ratio": 1 / 32}),
+        pytest.param(
+            "dreamer_v3",
+            CycleThere,
+            {f"algo.{key}": x for key, x in TINY.items()} | {"replay_ratio": 1 / 32},
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turns(

@@ -282,6 +282,7 @@ OBS = {
 ACTION = ActionSpec(parts={"push": ActionPart(kind="categorical", classes=(4,))})
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="random numbers of a GPU come in another order")
 def test_updates_learn_what_they_do_without_these_kernels(on_gpu):
     seen = []

@@ -28,6 +28,8 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
     monkeypatch.setattr(demo, "program", lambda name: name)  # not by its path from the test's folder
     monkeypatch.setattr(demo, "FILMED", 2)
     monkeypatch.setattr(demo, "EPISODES", 3)
+    monkeypatch.setattr(demo, "COMPARED", 12)
+    monkeypatch.setattr("reverie.viewer.publish.DREAMS", 4)
     monkeypatch.setattr("reverie.envs.minigrid.TILE_PIXELS", 8)  # drawing takes longer than all the rest
     monkeypatch.setattr(demo, "SIDE_BY_SIDE", 1)
     monkeypatch.setattr(reverie, "train", functools.partial(reverie.train, **short))
@@ -40,6 +42,7 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
     assert any(line.startswith("Not solved after ") for line in lines)
     assert lines[lines.index("Try next:") + 1].endswith("view runs/demo")
     assert Path("runs/demo/videos/dreams.mp4").stat().st_size
+    assert "Step into the dream: reverie/Rooms-v0" in Path("runs/demo/step.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ MEANINGLESS = [
         c["door"] not in ("collector", "files") or not is_single(c))),
     ("actors make single environments", lambda c: c["door"] == "actors" and (
         not is_single(c) or c["resume"] or c["evaluate"] != "no")),
-    ("arrays of JAX", lambda c: c["vector"] == "torch_jax" and (c["action"] == "mixed" or c["mask"] == "info"
-        or c["encoder"] != "none")),
+    ("arrays of JAX, whose large numbers saturate networks", lambda c: c["vector"] == "torch_jax" and (
+        c["action"] == "mixed" or c["mask"] == "info" or c["encoder"] != "none" or c["frozen"] != "never")),
     ("a world model has parts of its own", lambda c: c["algo"] == "dreamer_v3" and (
         c["estimator"][0] != "td0" or c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none"
         or c["memory"] != "none" or c["hindsight"] != "none" or c["encoder"] != "none"
@@ -290,14 +290,17 @@ def draw_valid(rng, factors):
     return None
 
 
-def covering(factors, seed, tries=60):
-    """Yield combinations until each possible pair of values of two factors has occurred, and most are played."""
+def covering(factors, seed, tries=60, min_new=2):
+    """Yield combinations until each possible pair of values of two factors has occurred, and most are played.
+
+    ``min_new``: pairs that a combination must add.
+    """
     rng, names = random.Random(seed), [*factors]
     missing = {(a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]}
     while missing:
         drawn = [c for _ in range(tries) if (c := draw_valid(rng, factors)) is not None and refusal(c) is None]
         best = max(drawn, key=lambda c: len(pairs_of(c, names) & missing), default=None)
-        if best is None or len(pairs_of(best, names) & missing) < 2:
+        if best is None or len(pairs_of(best, names) & missing) < min_new:
             return
         missing -= pairs_of(best, names)
         yield best

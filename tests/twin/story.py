@@ -39,6 +39,10 @@ def natural_goal(who, episode):
     return [who, episode, 2 + (who + episode) % NUM_GOALS]
 
 
+def story_of(who, episode, t):
+    return np.array([who, episode, t, (3 * t + episode) % 7], np.float32)
+
+
 def picture(who, episode, t):
     """Pixels that tell a row, too."""
     pixels = np.full((4, 4, 1), (31 * episode + 17 * t) % 251, np.uint8)
@@ -128,7 +132,7 @@ class Life:
         return reward, terminated, truncated
 
     def obs(self):
-        story = np.array([self.who, self.episode, self.t, (3 * self.t + self.episode) % 7], np.float32)
+        story = story_of(self.who, self.episode, self.t)
         parts = {"story": story}
         if self.options["goals"]:
             parts["achieved_goal"] = np.array([self.who, self.episode, self.t], np.float32)

@@ -1,7 +1,6 @@
-"""Each pair of values of two crossing features is played once, and what reverie makes of it is what the log says."""
+"""Pairs of values of two crossing features are played, and what reverie makes of them is what the log says."""
 
 import dataclasses
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -22,7 +21,9 @@ from reverie.objectives.estimators import ValueEstimator
 from reverie.replay.config import Hindsight, ReplayConfig
 
 SEED = 0
-CASES = [*itertools.chain(*(factors.covering(family, SEED) for family in factors.FAMILIES.values()))]
+MIN_NEW_PAIRS = 4
+"""The last pairs, 2 % of all, would take a quarter more time: ``make twin`` plays them."""
+CASES = [c for family in factors.FAMILIES.values() for c in factors.covering(family, SEED, min_new=MIN_NEW_PAIRS)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

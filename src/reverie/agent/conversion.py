@@ -194,9 +194,9 @@ class ObsConverter:
         """
         if isinstance(obs, tuple | list):
             _refuse_others(self.space, obs)
-        if self._codec is not None and not isinstance(obs, Mapping) and isinstance(self.space, spaces.Dict):
-            read = [key for key in self._codec.spec if key not in self._unread]
-            obs = {read[0]: obs} if len(read) == 1 and self._unread else obs  # the environment's own
+        if self._unread and isinstance(self.space, spaces.Dict) and not isinstance(obs, Mapping):
+            read = [key for key in self.spec if key not in self._unread]
+            obs = {read[0]: obs} if len(read) == 1 else obs  # the environment's own
         if not self._uses_render:
             _check_kind(self.space, obs)
         if self._uses_render and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict

@@ -93,25 +93,21 @@ class EvaluationReport:
 
 
 def evaluate_run(
-    player: Player, episodes: int = 20, *,
+    player: Any, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
     tasks: tuple[int, ...] = (),
 ) -> EvaluationReport:  # fmt: skip
-    """Play ``episodes`` as :meth:`Agent.evaluate` does.
+    """Play ``episodes`` by ``Agent.evaluate`` of ``player``.
 
     Write eval.json, and with ``video`` a video of the first episode.
     """
-    evaluation = evaluate_agent(
-        player,
-        episodes,
-        deterministic=deterministic,
-        record=video,
-        seed=seed,
-        max_episode_steps=max_episode_steps,
-        tasks=tasks,
+    evaluation = player.evaluate(
+        episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps, tasks=tasks
     )
     folder, files = RunFolder(player.run), dict[str, Path]()
-    if is_unpacked(player.run):  # there is no run folder
+    if is_unpacked(player.run) or not folder.path.is_dir():  # there is no run folder
+        if evaluation.frames is not None and not is_unpacked(player.run):
+            files["video"] = write_video(Path(f"{player.label}.mp4"), evaluation.frames, player.frames_per_second)
         return EvaluationReport(evaluation=evaluation, files=files)
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}

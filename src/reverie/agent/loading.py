@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
+from reverie.agent.own_policy import find_policy, make_player
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.action_codec import ActionCodec
@@ -53,7 +54,7 @@ SPACES_ALONE = (
 
 
 def load(
-    run: Path | str, *, env: EnvLike | Mapping[str, Any] | None = None, algo: AlgorithmConfig | None = None,
+    run: Any, *, env: EnvLike | Mapping[str, Any] | None = None, algo: AlgorithmConfig | None = None,
     checkpoint: Path | str | int | None = None, device: str = "auto", trust_code: bool = False,
 ) -> Agent:  # fmt: skip
     """Load the agent of a run.
@@ -61,7 +62,8 @@ def load(
     Args:
         run: the run folder; or a run or an agent at a tracker, which is downloaded to ``runs/`` once: ``"runs:/ID"``,
             ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B,
-            ``"hf://USER/NAME"`` of the Hugging Face Hub, ``"s3://BUCKET/NAME"`` and other URLs of :func:`push`.
+            ``"hf://USER/NAME"`` of the Hugging Face Hub, ``"s3://BUCKET/NAME"`` and other URLs of :func:`push`. Or a
+            policy that was trained elsewhere, as for :func:`record`, or its name ``"module:name"``; it needs ``env``.
         env: environment for acting and evaluation, with the same spaces as the run's environment: an id,
             ``"module:Id"``, a function that makes it, or an instance; or a mapping of the ``env`` settings that differ
             from the run's, such as ``{"kwargs": {"load": 2.0}}``. None: the run's environment, and for evaluation its
@@ -83,6 +85,11 @@ def load(
         ConfigError: the device does not exist, or this version cannot read the run's config.yaml.
         EnvError: the environment cannot be made.
     """
+    if (policy := find_policy(run)) is not None:
+        options = dict(env) if isinstance(env, Mapping) else {}
+        if (source := options.pop("id", None) if isinstance(env, Mapping) else env) is None:
+            raise ConfigError(f"{run} is a policy: pass its environment, --env ID or reverie.load(policy, env=...).")
+        return make_player(source, policy, options)
     folder = RunFolder.from_path(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     env_source = changes.pop("id", None) if isinstance(env, Mapping) else env

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch import nn
 
-from reverie.agent.play import max_episode_steps, play_episode
+from reverie.agent.agent import Agent
+from reverie.agent.play import first_seed, play_episode
+from reverie.agent.play import max_episode_steps as step_limit
 from reverie.agent.player import AgentState, Player, policy_mode
-from reverie.agent.recording import first_seed, record_agent
 from reverie.core.errors import ConfigError, DataError, short_repr
+from reverie.core.images import last_frame
+from reverie.core.imports import import_object, is_module_name
 from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import WriteReport
 from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.episode_info import success_summary
 from reverie.envs.flat_env import make_flat
@@ -32,40 +36,6 @@ MASK_NAMES = ("action_masks", "action_mask")
 Choose = Callable[[Any, Any, bool, Any], tuple[Any, Any]]
 """Returns an action and the policy's next memory: for an observation, the memory, whether the most likely action is
 taken, and the legal actions."""
-
-
-def record(
-    env: EnvLike, policy: Any, *, out: Path | str, episodes: int | None = None, steps: int | None = None,
-    epsilon: float = 0.0, noise: float = 0.0, deterministic: bool = True, seed: int = 0, format: str = "auto",
-    env_options: Mapping[str, Any] | None = None,
-) -> WriteReport:  # fmt: skip
-    """Play episodes with a policy of your own and write them as a dataset.
-
-    Args:
-        env: the environment, as for :func:`reverie.train`.
-        policy: a function of the observation that returns an action; an object with ``predict``, as models of
-            Stable-Baselines3 have, or with ``act``, as a reverie agent. The legal actions are passed to a parameter
-            ``action_masks`` or ``action_mask``. Actions beyond the bounds of a Box are clipped.
-        out: a folder that does not exist yet, a file for d4rl, robomimic and tianshou, or ``minari:NAME``.
-        episodes: number of episodes.
-        steps: number of env steps, instead of episodes; the last episode is truncated.
-        epsilon: probability that a random action replaces the policy's.
-        noise: standard deviation of Gaussian noise on continuous actions, in units of half their range.
-        deterministic: passed to ``predict`` and ``act``.
-        seed: of environments, exploration and actions.
-        format: output format. "auto": by the suffix of ``out``, .hdf5 (d4rl) or .parquet, else Minari.
-        env_options: settings of the environment, such as ``{"kwargs": {"size": 3}}``.
-
-    Returns:
-        What was written, and remarks.
-
-    Raises:
-        ReverieError: the policy or an action does not fit, the environment fails, or ``out`` exists.
-    """
-    config = RecordConfig(
-        episodes=episodes, steps=steps, epsilon=epsilon, noise=noise, deterministic=deterministic, seed=seed
-    )
-    return record_agent(make_player(env, policy, env_options), str(out), config, format)
 
 
 def evaluate(
@@ -85,60 +55,80 @@ def evaluate(
     Raises:
         ReverieError: the policy or an action does not fit, or the environment fails.
     """
-    player = make_player(env, policy, env_options)
-    config = RecordConfig(episodes=episodes, deterministic=deterministic, seed=seed)
-    played = player.make_env()
-    scores, lengths, info, cut_off, num_takeovers = list[float](), list[int](), list[dict[str, float]](), 0, 0
-    limit, first = max_episode_steps(player, played), first_seed(config)
-    try:
-        with seeded_rng(seed):
-            for number in range(episodes):
-                rewards = list[float]()
-                steps = play_episode(player, played, seed=first + number, deterministic=deterministic)
-                for step in itertools.islice(steps, limit + 1):
-                    rewards.append(step.reward)
-                    num_takeovers += step.is_takeover
-                scores.append(float(np.sum(rewards[1:])))
-                lengths.append(len(rewards) - 1)
-                info.append(success_summary(step.info))
-                cut_off += not (step.terminated or step.truncated)
-    finally:
-        close_quietly(played)
-    warn_takeovers(num_takeovers)
-    result = Evaluation(
-        scores=scores, lengths=lengths, mode=policy_mode(deterministic), info=info if any(info) else [],
-        intervention_rate=num_takeovers / sum(lengths), cut_off=cut_off, most_steps=limit if cut_off else None,
-    )  # fmt: skip
-    if cut_off:
-        logger.warning(f"{result.cut_text()}: their scores include only these steps")
-    return result
+    return make_player(env, policy, env_options).evaluate(episodes, deterministic=deterministic, seed=seed)
 
 
-def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None = None) -> PolicyPlayer:
-    """Return a player of ``policy`` in ``env``; ConfigError if it is no policy."""
-    choose = _read_policy(policy)
+def find_policy(source: Any) -> Any:
+    """Return the policy that ``source`` is, or that it names, ``module:name``; None for a path or another location."""
+    if not isinstance(source, str | Path):
+        return source
+    module, _, name = str(source).partition(":")
+    if not (name.isidentifier() and is_module_name(module)) or Path(source).exists():
+        return None
+    policy = import_object(str(source), error_prefix=f"policy = {source}", base=object)
+    return policy() if isinstance(policy, type) else policy
+
+
+def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None = None) -> PolicyAgent:
+    """Return an agent that acts in ``env`` as ``policy`` does; ConfigError if it is no policy."""
+    _check_policy(policy)
     settings = EnvConfig(id=env_name(env)).merge(dict(env_options or {})).merge({"num": 1, "vectorization": "sync"})
     config = ExperimentConfig().merge({"env": settings})
-    return PolicyPlayer(config, choose, env_factory(settings, env), _name_of(policy))
+    return PolicyAgent(config, policy, env_factory(settings, env))
 
 
-def _read_policy(policy: Any) -> Choose:
-    """Return a function that calls ``policy`` as it expects; ConfigError if it is no policy."""
+def _check_policy(policy: Any) -> None:
+    """Raise ConfigError unless ``policy`` can be called, or has a method ``predict``."""
+    if isinstance(policy, type) or not (callable(policy) or callable(getattr(policy, "predict", policy))):
+        raise ConfigError(
+            f"policy = {short_repr(policy)}: expected a function of the observation that returns an action, a PyTorch "
+            "module, or an object with a method predict, as models of Stable-Baselines3 have."
+        )
+
+
+def _read_policy(policy: Any, space: spaces.Space[Any]) -> Choose:
+    """Return a function that calls ``policy``, which chooses actions in ``space``, as it expects."""
     if isinstance(policy, Player):
         return lambda obs, state, deterministic, mask: policy.act(
             obs, state, deterministic=deterministic, action_mask=mask
         )
-    predict = getattr(policy, "predict", None)
-    if isinstance(policy, type) or not (callable(policy) or callable(predict)):
-        raise ConfigError(
-            f"policy = {short_repr(policy)}: expected a function of the observation that returns an action, or an "
-            "object with a method predict, as models of Stable-Baselines3 have."
-        )
-    if callable(predict):
+    if callable(predict := getattr(policy, "predict", None)):
         return _read_predict(predict)
+    if isinstance(policy, nn.Module):
+        return _read_module(policy, space)
     names = _parameters(policy)
     mask_name = next((name for name in MASK_NAMES if name in names), "")
     return lambda obs, state, deterministic, mask: (policy(obs, **({mask_name: mask} if mask_name else {})), None)
+
+
+def _read_module(module: nn.Module, space: spaces.Space[Any]) -> Choose:
+    """Return a function that calls ``module`` with batches of one observation, and of its state if it takes one.
+
+    Of n outputs for a choice among n actions, the highest one that is legal is chosen.
+    """
+    module.eval()
+    device = next((x.device for x in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    names = _parameters(module.forward)
+
+    def to_batch(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: to_batch(part) for key, part in value.items()}
+        array = np.asarray(value)
+        return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array, device=device)[None]
+
+    @torch.no_grad()
+    def choose(obs: Any, state: Any, deterministic: bool, mask: Any) -> tuple[Any, Any]:
+        arguments = {} if mask is None else dict.fromkeys(MASK_NAMES, to_batch(mask))
+        arguments["state"] = state
+        output = module(to_batch(obs), **{name: x for name, x in arguments.items() if name in names})
+        output, memory = output if isinstance(output, tuple) else (output, None)
+        action = output[0].cpu().numpy()
+        if isinstance(space, spaces.Discrete) and action.size == space.n > 1:
+            legal = action if mask is None else np.where(np.asarray(mask, bool), action, -np.inf)
+            action = space.start + legal.argmax()
+        return action, memory
+
+    return choose
 
 
 def _read_predict(predict: Callable[..., Any]) -> Choose:
@@ -166,17 +156,82 @@ def _name_of(policy: Any) -> str:
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
-class PolicyPlayer(Player):
-    """A policy of one's own, in an environment."""
+class NoLearnerError(ConfigError, AttributeError):
+    """A policy of one's own lacks what only a learner has."""
 
-    def __init__(self, config: ExperimentConfig, choose: Choose, factory: Any, name: str) -> None:
+
+class NoLearner:
+    """Stands for the learner of a policy of one's own."""
+
+    device: torch.device = torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        raise NoLearnerError(f"this agent is a policy of your own: it has no learner, and so no '{name}'.")
+
+
+class PolicyAgent(Agent):
+    """A policy of one's own, in an environment. What needs a learner, such as ``value``, raises ConfigError."""
+
+    def __init__(self, config: ExperimentConfig, policy: Any, factory: Any) -> None:
+        self.policy: Any = policy
+        self.name: str = _name_of(policy)
         flat = make_flat(config.env, factory, 0, False)
         try:
-            super().__init__(config, cast(Any, None), flat, factory, factory, Path(name), Path(name), 0)
+            super().__init__(
+                config, cast(Any, NoLearner()), flat, factory, factory, Path(self.name), Path(self.name), 0
+            )
         finally:
             close_quietly(flat)
-        self.choose: Choose = choose
-        self.name: str = name
+        self.choose: Choose = _read_policy(policy, self.action_space)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name} in {self.config.env.id})"
+
+    def evaluate(
+        self, episodes: int = 10, *,
+        env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
+        seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+    ) -> Evaluation:  # fmt: skip
+        """Play whole episodes as :meth:`Agent.evaluate` does; ``seed`` None is 0."""
+        changes = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        agent = self
+        if env is not None and not isinstance(env, Mapping):
+            agent = make_player(env, self.policy, changes)
+        elif env or changes:
+            agent = PolicyAgent(self.config.merge({"env": {**(env or {}), **changes}}), self.policy, self.factory)
+        return agent._play(RecordConfig(episodes=episodes, deterministic=deterministic, seed=seed or 0), record)
+
+    def _play(self, config: RecordConfig, record: bool) -> Evaluation:
+        """Play the episodes that ``config`` describes; keep the frames of the first one if ``record`` is set."""
+        env, rewards, frames = self.make_env(render=record), list[list[float]](), list[Any]()
+        limit, info, cut_off, num_takeovers = step_limit(self, env), list[dict[str, float]](), 0, 0
+        try:
+            with seeded_rng(config.seed):
+                for number in range(config.episodes or 0):
+                    rewards.append([])
+                    seed = first_seed(config) + number
+                    steps = play_episode(self, env, seed=seed, deterministic=config.deterministic)
+                    for step in itertools.islice(steps, limit + 1):
+                        rewards[-1].append(step.reward)
+                        num_takeovers += step.is_takeover
+                        if record and number == 0 and env.render_mode is not None:
+                            frames.append(last_frame(env.render()))
+                    info.append(success_summary(step.info))
+                    cut_off += not (step.terminated or step.truncated)
+        finally:
+            close_quietly(env)
+        warn_takeovers(num_takeovers)
+        lengths = [len(episode) - 1 for episode in rewards]
+        result = Evaluation(
+            scores=[float(np.sum(episode[1:])) for episode in rewards], lengths=lengths,
+            mode=policy_mode(config.deterministic), info=info if any(info) else [],
+            intervention_rate=num_takeovers / sum(lengths), cut_off=cut_off, most_steps=limit if cut_off else None,
+            frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
+        )  # fmt: skip
+        if cut_off:
+            logger.warning(f"{result.cut_text()}: their scores include only these steps")
+        return result
 
     @property
     def label(self) -> str:

@@ -11,6 +11,8 @@ import gymnasium
 
 from reverie.agent.player import Player
 from reverie.core.masks import mask_in
+from reverie.core.seeding import derived_seeds
+from reverie.datasets.options import RecordConfig
 from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader
 from reverie.envs.limits import own_limit
 from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
@@ -76,3 +78,8 @@ def play_episode(
 def max_episode_steps(player: Player, env: gymnasium.Env[Any, Any]) -> int:
     """Return the steps after which an episode in ``env`` is cut off: never before its own time limit."""
     return max(player.episode_limit, own_limit(wrapper_stack(env)) or 0)
+
+
+def first_seed(config: RecordConfig) -> int:
+    """Return the seed of the first episode; later episodes use consecutive seeds."""
+    return derived_seeds(config.seed)["test"] % 2**31

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import logging
 import math
-import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,23 +89,21 @@ def export_policy(
     file = Path(out) if out is not None else player.run / f"policy{SUFFIXES[format]}"
     check_writable(file.parent)
     plain = copy_to_cpu(player)
-    part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
-    with disk_errors_as_run_error(file):
-        part.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            function, num_differing, error = _export_and_compare(plain, batch, part, format, steps)
-            if num_differing > MAX_TIE_SHARE * steps:
-                raise RunError(
-                    f"the exported policy acts differently from {player!r} in {num_differing} of {steps} steps, by "
-                    f"more than {ATOL:g}. Nothing was written."
-                )
-            report = ExportReport(file, file.with_suffix(".json"), steps, num_differing, error)
-            metadata = _export_metadata(player, function, format, report)
-            file.unlink(missing_ok=True)  # whenever it is there, the JSON file is the one that describes it
-            write_json(report.metadata_file, metadata)
-            os.replace(part, file)
-        finally:
-            part.unlink(missing_ok=True)
+    # A killed process leaves nothing beside the file, which PyTorch and ONNX cannot write at once.
+    with tempfile.TemporaryDirectory() as folder, disk_errors_as_run_error(file):
+        part = Path(folder) / f"policy{SUFFIXES[format]}"
+        function, num_differing, error = _export_and_compare(plain, batch, part, format, steps)
+        if num_differing > MAX_TIE_SHARE * steps:
+            raise RunError(
+                f"the exported policy acts differently from {player!r} in {num_differing} of {steps} steps, by "
+                f"more than {ATOL:g}. Nothing was written."
+            )
+        report = ExportReport(file, file.with_suffix(".json"), steps, num_differing, error)
+        metadata = _export_metadata(player, function, format, report)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # whenever it is there, the JSON file is the one that describes it
+        write_json(report.metadata_file, metadata)
+        write_atomic(file, part.read_bytes())
     return report
 
 

@@ -14,12 +14,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.play import max_episode_steps, play_episode
+from reverie.agent.own_policy import make_player
+from reverie.agent.play import first_seed, max_episode_steps, play_episode
 from reverie.agent.player import Player, actions_label
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, episode_rows
-from reverie.core.seeding import derived_seeds, seeded_rng
+from reverie.core.seeding import seeded_rng
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY
@@ -28,8 +29,44 @@ from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
+from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
 from reverie.envs.wrappers import checked_reset
+
+
+def record(
+    env: EnvLike, policy: Any, *, out: Path | str, episodes: int | None = None, steps: int | None = None,
+    epsilon: float = 0.0, noise: float = 0.0, deterministic: bool = True, seed: int = 0, format: str = "auto",
+    env_options: Mapping[str, Any] | None = None,
+) -> WriteReport:  # fmt: skip
+    """Play episodes with a policy of your own and write them as a dataset.
+
+    Args:
+        env: the environment, as for :func:`reverie.train`.
+        policy: a function of the observation that returns an action; a PyTorch module, which is called with batches of
+            one observation; an object with ``predict``, as models of Stable-Baselines3 have; or an agent. The legal
+            actions are passed to a parameter ``action_masks`` or ``action_mask``. Actions beyond the bounds of a Box
+            are clipped.
+        out: a folder that does not exist yet, a file for d4rl, robomimic and tianshou, or ``minari:NAME``.
+        episodes: number of episodes.
+        steps: number of env steps, instead of episodes; the last episode is truncated.
+        epsilon: probability that a random action replaces the policy's.
+        noise: standard deviation of Gaussian noise on continuous actions, in units of half their range.
+        deterministic: passed to ``predict`` and ``act``.
+        seed: of environments, exploration and actions.
+        format: output format. "auto": by the suffix of ``out``, .hdf5 (d4rl) or .parquet, else Minari.
+        env_options: settings of the environment, such as ``{"kwargs": {"size": 3}}``.
+
+    Returns:
+        What was written, and remarks.
+
+    Raises:
+        ReverieError: the policy or an action does not fit, the environment fails, or ``out`` exists.
+    """
+    config = RecordConfig(
+        episodes=episodes, steps=steps, epsilon=epsilon, noise=noise, deterministic=deterministic, seed=seed
+    )
+    return record_agent(make_player(env, policy, env_options), str(out), config, format)
 
 
 def record_agent(agent: Player, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
@@ -196,11 +233,6 @@ def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: 
         else f"{count_noun(config.episodes or 0, 'episode')}, each 1,000 steps"
     )
     return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
-
-
-def first_seed(config: RecordConfig) -> int:
-    """Return the seed of the first episode; later episodes use consecutive seeds."""
-    return derived_seeds(config.seed)["test"] % 2**31
 
 
 def record_episodes(

@@ -25,11 +25,10 @@ CONTEXT = 1
 
 
 class RightDreams(NamedTuple):
-    """Of ``total`` dreams of up to ``horizon`` steps, how many do not part from their episode."""
+    """Of ``total`` dreams, how many do not part from their episode."""
 
     right: int
     total: int
-    horizon: int
 
 
 class RandomPolicy(StatelessStorage[Any]):
@@ -46,25 +45,37 @@ class RandomPolicy(StatelessStorage[Any]):
         return random_flat_actions(self.spec, len(step), self.rng, step.obs.get(MASK_KEY)), state
 
 
-def count_right_dreams(agent: Agent, episodes: int = 100, *, random: bool = False) -> RightDreams:
-    """Return how many dreams of new episodes are right, under the agent's actions or ``random`` ones.
+def play_beginnings(agent: Agent, episodes: int = 100, *, random: bool = False) -> list[Batch]:
+    """Play new episodes with the agent's actions or ``random`` ones; return batches ``[B, T]`` of one length each.
 
-    The model observes the first row and imagines up to ``algo.horizon`` more, but no more than the episode has. A dream
-    is right if no row of :func:`make_dream_strip` parts from the episode.
+    Episodes are cut off one row and ``algo.horizon`` steps after their first row.
+
+    Raises:
+        EnvError: the environment cannot be made.
+    """
+    seed = derived_seeds(agent.config.seed)["test"]
+    policy = RandomPolicy(agent.action_spec, seed) if random else None
+    source = open_played_episodes(agent, CONTEXT + dream_horizon(agent), "eval", seed, policy, episodes)
+    with source as (played, _), seeded_rng(seed):
+        return _group_by_length(itertools.islice(played, episodes))
+
+
+def dream_horizon(agent: Agent) -> int:
+    """Return how many steps the agent dreams while it trains; 15 if it does not."""
+    return int(getattr(agent.config.algo, "horizon", 15))
+
+
+def count_right_dreams(agent: Agent, batches: Sequence[Batch]) -> RightDreams:
+    """Return how many dreams of episodes are right: the model observes the first row and imagines the others.
+
+    A dream is right if no row of :func:`make_dream_strip` parts from the episode.
 
     Raises:
         ConfigError: the algorithm has no world model.
-        EnvError: the environment cannot be made.
     """
-    seed, horizon = derived_seeds(agent.config.seed)["test"], int(getattr(agent.config.algo, "horizon", 15))
-    policy = RandomPolicy(agent.action_spec, seed) if random else None
-    with (
-        open_played_episodes(agent, CONTEXT + horizon, "eval", seed, policy, episodes) as (played, _),
-        seeded_rng(seed),
-    ):
-        batches = _group_by_length(itertools.islice(played, episodes))
+    with seeded_rng(derived_seeds(agent.config.seed)["test"]):
         verdicts = [is_right for batch in batches for is_right in judge_dreams(agent, batch)]
-    return RightDreams(sum(verdicts), len(verdicts), horizon)
+    return RightDreams(sum(verdicts), len(verdicts))
 
 
 def _group_by_length(episodes: Iterable[Batch]) -> list[Batch]:

@@ -22,7 +22,8 @@ class RunOptions(TrustOption):
     """Options of every command for a trained agent."""
 
     run: Annotated[Path, Positional("RUN")]
-    """Run folder."""
+    """Run folder. Or a policy of yours, with --env: `module:name` of a function of the observation, of a PyTorch module
+    or of a class without arguments."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
@@ -238,6 +239,29 @@ class ExportCommand(RunOptions, EnvOverride):
             print_files({"program": done.file}, self.run)
             return
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportCommand(RunOptions, EnvOverride):
+    """Write a page about a run: findings, curves, episodes and dreams, in one file that needs no server."""
+
+    out: Path | None = None
+    """The page; the numbers alone if it ends in .json. None: report.html in the run folder."""
+    episodes: int = 20
+    """New episodes of the agent. 0: only what the run has logged."""
+    dreams: int = 100
+    """Dreams of a world model to judge, for each snapshot. 0: none."""
+    frames: int = 8
+    """Pictures of each shown episode. 0: none."""
+
+    def __call__(self) -> None:
+        from reverie.viewer.report import report
+
+        names = ("episodes", "dreams", "frames", "env", "checkpoint", "device")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        page = report(self.run, self.out, **options)
+        show(page.finding)
+        print_files({"report": page.path}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)

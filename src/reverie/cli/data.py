@@ -189,7 +189,7 @@ class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
-    """Play episodes with a trained agent and record them. With --policy module:function --env ID: a policy of yours."""
+    """Play episodes with a trained agent, or with a policy of yours, and record them."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
@@ -199,28 +199,6 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
         check_target(self.target, self.format)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_written(record_agent(agent, self.target, self, self.format), [])
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordPolicyCommand(RecordConfig, WriteOptions, TrustOption):
-    """Play episodes with a policy of your own and record them."""
-
-    policy: str
-    """A function of the observation that returns an action, module:function; or a class without arguments whose objects
-    have a method predict or act."""
-    env: str
-    """Environment id in Gymnasium, or `module:Id`."""
-
-    def __call__(self) -> None:
-        from reverie.agent.own_policy import make_player
-        from reverie.agent.recording import record_agent
-        from reverie.core.imports import import_object
-        from reverie.datasets.output import check_target
-
-        check_target(self.target, self.format)
-        policy = import_object(self.policy, error_prefix=f"policy = {self.policy}", base=object)
-        player = make_player(self.env, policy() if isinstance(policy, type) else policy)
-        print_written(record_agent(player, self.target, self, self.format), [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,9 +292,7 @@ def data_command(args: list[str]) -> int:
 
     try:
         with raise_on_signal():
-            is_own = args[0] == "record" and any(arg.partition("=")[0] == "--policy" for arg in args)
-            command = RecordPolicyCommand if is_own else COMMANDS[args[0]]
-            return run_command(command, args[1:], f"data {args[0]}")
+            return run_command(COMMANDS[args[0]], args[1:], f"data {args[0]}")
     except SignalStop as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return print_error(why, 128 + stopped.number)

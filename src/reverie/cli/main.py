@@ -27,6 +27,7 @@ COMMANDS = {
     "reach": ("agent:ReachCommand", "play toward a goal, a state or a picture, and film it"),
     "eval": ("agent:EvalCommand", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("agent:EstimateCommand", "estimate the return of a trained agent from a dataset"),
+    "report": ("agent:ReportCommand", "write a page about a run: findings, curves, episodes, dreams"),
     "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),
     "view": ("agent:ViewCommand", "watch an agent and its dreams in a browser, inspect its world model, compare runs"),
     "extract": ("agent:ExtractCommand", "write a world model's states and predictions for recorded rows"),

@@ -26,7 +26,7 @@ from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import run_seeds
 from reverie.distributed.tune import run_tuning
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.dataset_env import complete, with_preset_env
+from reverie.experiment.dataset_env import complete, find_env_id
 from reverie.experiment.settings import Request, merge_layers, named_sections
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
@@ -60,7 +60,7 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
         algorithm=options.algorithm, env=options.env or None, size=options.size, preset=first.get("preset"),
         files=options.config, run=options.run, overrides=early,
     )  # fmt: skip
-    config = merge_layers(request := with_preset_env(request))
+    config = merge_layers(request, find_env_id)
     if {"-h", "--help"} & {*args}:
         show(help_screen(options, config, has_algorithm=has_algorithm))
         return 0

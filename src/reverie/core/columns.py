@@ -90,34 +90,38 @@ def aligned_copy(array: np.ndarray) -> Tensor:
 
 
 class AlignedCopies:
-    """Makes copies of an array that changes, as :func:`aligned_copy` does, in memory that is allocated for many copies.
+    """Makes copies of an array that changes, as :func:`aligned_copy` does.
 
-    An operation of PyTorch takes 10 us in each step of the environment, where the caches are cold.
+    Memory for small ones is allocated for many at once: between steps of an environment, where the caches are cold, an
+    operation of PyTorch takes several microseconds.
     """
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
-        like = torch.from_numpy(array)
-        self._dtype, self._strides = like.dtype, like.stride()
-        self._step = -(-max(1, array.nbytes) // COPY_ALIGNMENT) * COPY_ALIGNMENT // array.itemsize
-        self._count = max(1, min(MAX_COPIES, MAX_COPIES_BYTES // (self._step * array.itemsize)))
+        self._tensor = torch.from_numpy(array)
         self._ready: list[tuple[np.ndarray, Tensor]] = []
 
     def __call__(self) -> Tensor:
         """Return a copy of the current values, which belongs to the caller."""
+        if self.array.nbytes > MAX_SMALL_COPY_BYTES:
+            return self._tensor.clone()
         if not self._ready:
-            block = torch.empty(self._count * self._step, dtype=self._dtype, device="cpu")
-            copies = block.as_strided((self._count, *self.array.shape), (self._step, *self._strides))
-            self._ready = [*zip(copies.numpy(), copies.unbind(), strict=True)]
+            self._ready = self._allocate()
         memory, copy = self._ready.pop()
         memory[...] = self.array
         return copy
 
+    def _allocate(self) -> list[tuple[np.ndarray, Tensor]]:
+        step = -(-self.array.nbytes // COPY_ALIGNMENT) * COPY_ALIGNMENT // self.array.itemsize
+        block = torch.empty(NUM_COPIES * step, dtype=self._tensor.dtype, device="cpu")
+        copies = block.as_strided((NUM_COPIES, *self.array.shape), (step, *self._tensor.stride()))
+        return [*zip(copies.numpy(), copies.unbind(), strict=True)]
+
 
 COPY_ALIGNMENT = 64
 """Alignment of PyTorch's tensors on CPUs, in bytes."""
-MAX_COPIES, MAX_COPIES_BYTES = 64, 2**18
-"""Limits of what is allocated at once: copies, and their bytes in all."""
+NUM_COPIES, MAX_SMALL_COPY_BYTES = 64, 1024
+"""Number of small copies that are allocated at once, and their bytes at most."""
 
 
 def record_event(device: torch.device) -> torch.cuda.Event:

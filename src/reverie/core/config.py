@@ -128,7 +128,8 @@ class Choice(Config):
         elif name in kinds:
             kind = kinds[name]
         else:
-            available = f" Available: {', '.join([*kinds, ''])}or 'module:Class' for a custom class."
+            names = f"{', '.join(kinds)}, or " if kinds else ""
+            available = f" Available: {names}'module:Class' for a custom class."
             raise ConfigError(f"{error_prefix}: unknown name '{name}'.{did_you_mean(name, kinds)}{available}")
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(args) > len(fields):

@@ -60,11 +60,8 @@ def _named_arrays(item: Any, kind: str) -> dict[str, np.ndarray]:
     """Return the numbers of an item by D4RL's names."""
     if isinstance(item, tuple | list) and len(item) == len(TUPLE):
         item = dict(zip(TUPLE, item, strict=True))
-    named = (
-        {NAMES.get(str(name), str(name)): value for name, value in dict(item).items()}
-        if isinstance(item, Mapping)
-        else {}
-    )
+    values = item.items() if isinstance(item, Mapping) else ()
+    named = {NAMES.get(str(name), str(name)): value for name, value in values}
     arrays = {name: np.asarray(value) for name, value in named.items() if not isinstance(value, Mapping | str)}
     if missing := [name for name in ("observations", "actions") if name not in arrays]:
         has = ", ".join(named) or f"{type(item).__name__}"
@@ -79,7 +76,7 @@ def _with_ends(item: dict[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
     """Return the steps of an episode with ``terminals`` and ``timeouts``."""
     obs, count = item["observations"], len(item["actions"])
     terminal = np.asarray(item.get("terminals", False), bool).reshape(-1)
-    steps = {name: x for name, x in item.items() if name not in ("observations", "terminals", "timeouts")}
+    steps = {name: x for name, x in item.items() if x.ndim and name not in ("observations", "terminals", "timeouts")}
     if len(obs) not in (count, count + 1) or any(len(x) != count for x in steps.values()):
         sizes = ", ".join(f"{len(x)} {name}" for name, x in item.items() if x.ndim)
         raise ConfigError(f"data = {kind}: an episode has {sizes}. Expected n of each, and n or n + 1 observations.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -263,7 +264,7 @@ class ExperimentConfig(Config):
         """Settings of ``env`` that differ in evaluations."""
         return {"id": self.eval_env} if isinstance(self.eval_env, str) else self.eval_env or {}
 
-    @property
+    @functools.cached_property
     def eval_env_config(self) -> EnvConfig:
         """Settings of the evaluation environments: as in training, but whole games, true rewards, and ``eval_env``."""
         changes: dict[str, Any] = {"terminal_on_life_loss": False, "clip_reward": "none"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 from reverie.core.errors import EnvError, ReverieError
@@ -17,7 +16,7 @@ from reverie.envs.make import close_quietly
 from reverie.envs.suites import has_goal_tasks
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
 from reverie.experiment.rules import validate_config
-from reverie.experiment.settings import Request, check_request, find_preset_dataset, merge_layers
+from reverie.experiment.settings import Request, check_request, merge_layers
 from reverie.run.folder import RunFolder, SavedConfig, check_module_names, read_saved_config
 
 
@@ -28,14 +27,7 @@ def resolve_with_data(request: Request) -> ExperimentConfig:
         ConfigError: settings contradict each other, or nothing names an environment or data.
         DataError: the dataset cannot be read.
     """
-    request = with_preset_env(request)
-    return complete(merge_layers(request), request)
-
-
-def with_preset_env(request: Request) -> Request:
-    """Return ``request`` with the environment of its dataset, if that determines the preset."""
-    data = find_preset_dataset(request)
-    return request if data is None else replace(request, dataset_env=_dataset_env_id(data))
+    return complete(merge_layers(request, find_env_id), request)
 
 
 def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
@@ -79,7 +71,7 @@ def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: 
     return config.merge({"env": env_config.to_dict()})
 
 
-def _dataset_env_id(data: DatasetConfig) -> str:
+def find_env_id(data: DatasetConfig) -> str:
     """Return the environment id that a dataset names.
 
     "" if it names none or cannot be read (reading it reports why).

@@ -66,8 +66,6 @@ class Request:
     """
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values by path of a setting, or nested: the highest layer."""
-    dataset_env: str | None = None
-    """Id of the environment that the dataset names, whose preset is taken if nothing else determines one."""
 
     @property
     def algorithm_name(self) -> str:
@@ -76,10 +74,26 @@ class Request:
             return self.algorithm
         return self.algorithm.name if isinstance(self.algorithm, ExperimentConfig) else self.algorithm.algorithm
 
+    @functools.cached_property
+    def values(self) -> dict[str, Any]:
+        """``overrides`` with short names replaced by paths of settings."""
+        return _expand_short_names(self.overrides)
+
+    @functools.cached_property
+    def file_layers(self) -> list[Layer]:
+        """The settings in ``files``."""
+        return [Layer(str(path), _read_settings(Path(path), self.algorithm_name)) for path in self.files]
+
+    @property
+    def named_env(self) -> str | None:
+        """Id of the environment that the arguments name, or else the last file that names one; None if none."""
+        named = [env for layer in self.file_layers if (env := _env_of_settings(layer.values)) is not None]
+        return self.env_id or (named[-1] if named else None)
+
     @property
     def setting_names(self) -> set[str]:
         """Paths of the settings that ``overrides`` set."""
-        return {*flatten(_expand_short_names(self.overrides))}
+        return {*flatten(self.values)}
 
     @property
     def env_id(self) -> str | None:
@@ -176,16 +190,21 @@ def check_request(config: ExperimentConfig, request: Request, flags: Collection[
     return config
 
 
-def merge_layers(request: Request) -> ExperimentConfig:
-    """Merge the layers of ``request``, lowest first; ConfigError names the layer. Contradictions stay."""
+def merge_layers(
+    request: Request, find_env: Callable[[DatasetConfig], str | None] = lambda data: None
+) -> ExperimentConfig:  # fmt: skip
+    """Merge the layers of ``request``, lowest first; ConfigError names the layer. Contradictions stay.
+
+    ``find_env`` returns the id of the environment that a dataset names, whose preset is taken if nothing else
+    determines one; "": it names none.
+    """
     _check_callback_names(request.overrides.get("callbacks") or ())
     if isinstance(request.algorithm, ExperimentConfig):
         _check_no_lower_layers(request)
-    overrides = _expand_short_names(request.overrides)
-    files = _read_files(request)
-    draft = _draft_below_files(request, files, overrides)
+    overrides = dict(request.values)
+    draft = _draft_below_files(request, find_env)
     preset = draft.fields["preset"]
-    for layer in files:
+    for layer in request.file_layers:
         draft.apply(layer.values, layer.source)
     if isinstance(request.algorithm, AlgorithmConfig):
         draft.apply({"algo": request.algorithm})
@@ -300,22 +319,22 @@ def _plain_env(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "env": env.to_dict()} if isinstance(env, EnvConfig) else dict(values)
 
 
-def _draft_below_files(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> Draft:
+def _draft_below_files(request: Request, find_env: Callable[[DatasetConfig], str | None]) -> Draft:
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
         return Draft(request.algorithm.fields(), type(request.algorithm))
-    layers = [*(layer.values for layer in files), overrides, {"preset": request.preset}]
+    layers = [*(layer.values for layer in request.file_layers), request.values, {"preset": request.preset}]
     names = ("preset", "device", "steps", "updates")
     chosen = {name: value for layer in layers for name in names if (value := layer.get(name))}
-    if (saved := _saved_run_layer(request, files, chosen.get("preset"))) is not None:
+    if (saved := _saved_run_layer(request, chosen.get("preset"))) is not None:
         return _draft_algorithm(request.algorithm_name).apply(saved.values, saved.source)
     if isinstance(request.algorithm, AlgorithmConfig):
-        _check_no_algorithm_settings(files)
+        _check_no_algorithm_settings(request.file_layers)
     chosen = _recorded_preset(request) | chosen
-    env, data = _named_env(request, files), _data_settings(files, overrides)
+    env, data = request.named_env, _data_settings(request)
     env_of_preset = None if env == NO_ENV else env
-    if data.path and env_of_preset is None:
-        env_of_preset = request.dataset_env
+    if data.path and env_of_preset is None and "preset" not in chosen:
+        env_of_preset = find_env(data)
     name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
     length: dict[str, Any] = {name: chosen[name] for name in ("steps", "updates") if name in chosen}
     if name is not None:
@@ -326,7 +345,7 @@ def _draft_below_files(request: Request, files: Sequence[Layer], overrides: Mapp
         length.pop("updates", None)
         draft = _draft_algorithm(request.algorithm_name).apply(length)
         draft.apply(_settings_from_steps(draft))
-    _fit_envs(draft, request, [*(layer.values for layer in files), overrides])
+    _fit_envs(draft, request, layers)
     if request.env is not None and not isinstance(request.env, str):
         draft.apply({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
     return draft.apply({"env.id": DATASET_ENV}) if data.path and env is None else draft
@@ -373,13 +392,13 @@ def _check_no_algorithm_settings(files: Sequence[Layer]) -> None:
             )
 
 
-def _saved_run_layer(request: Request, files: Sequence[Layer], preset: str | None) -> Layer | None:
+def _saved_run_layer(request: Request, preset: str | None) -> Layer | None:
     """Return what a run of this algorithm, or several seeds, in ``request.run`` have saved; None if there is none.
 
     Another preset that the user names, ``preset``, replaces it, and so does a file with all settings.
     """
     names = {field.name for field in fields(ExperimentConfig)} - {"seed"}
-    if request.run is None or any(names <= layer.values.keys() for layer in files):
+    if request.run is None or any(names <= layer.values.keys() for layer in request.file_layers):
         return None
     folder = RunFolder.from_path(request.run)
     path = folder.config if folder.config.is_file() else folder.path / "settings.yaml"
@@ -388,7 +407,7 @@ def _saved_run_layer(request: Request, files: Sequence[Layer], preset: str | Non
     saved = read_saved_config(folder.path, path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
         return None
-    named = _named_env(request, files)
+    named = request.named_env
     env = str(saved.experiment.get("env", {}).get("id", "")) if named is None else named
     if preset and _choose_preset(request.algorithm_name, env, preset, "auto") != saved.experiment.get("preset"):
         return None
@@ -407,10 +426,6 @@ def _recorded_preset(request: Request) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- files and values
-
-
-def _read_files(request: Request) -> list[Layer]:
-    return [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
 
 
 def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
@@ -469,30 +484,13 @@ def _env_of_settings(values: Mapping[str, Any]) -> str | None:
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
-def _named_env(request: Request, files: Sequence[Layer]) -> str | None:
-    """Return the id of the environment that the arguments name, or else the last file that names one; None if none."""
-    named = [env for layer in files if (env := _env_of_settings(layer.values)) is not None]
-    return request.env_id or (named[-1] if named else None)
-
-
-def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
+def _data_settings(request: Request) -> DatasetConfig:
     """Return the settings of the dataset in the layers above the preset; presets have none."""
     draft = Draft({"data": DatasetConfig()})
-    for source, values in (*files, Layer("", overrides)):
+    for source, values in (*request.file_layers, Layer("", request.values)):
         draft.apply({name: value for name, value in values.items() if name.partition(".")[0] == "data"}, source)
     data: DatasetConfig = draft.fields["data"]
     return data
-
-
-def find_preset_dataset(request: Request) -> DatasetConfig | None:
-    """Return the dataset whose environment determines the preset; None if there is none, or the user names another."""
-    if isinstance(request.algorithm, ExperimentConfig):
-        return None
-    files, overrides = _read_files(request), _expand_short_names(request.overrides)
-    data = _data_settings(files, overrides)
-    names_preset = request.preset or any(layer.get("preset") for layer in (*(x.values for x in files), overrides))
-    names_env = _named_env(request, files) not in (None, NO_ENV)
-    return None if names_preset or names_env or not data.path or _recorded_preset(request) else data
 
 
 def _ogbench_name(data: DatasetConfig, env: str | None) -> str:
@@ -509,13 +507,12 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
 
     ``config``: the merged settings.
     """
-    overrides, algorithm, preset = _expand_short_names(request.overrides), request.algorithm_name, request.preset
+    algorithm, preset = request.algorithm_name, request.preset
     of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
-    is_named = request.env or "env.id" in flatten(overrides) or isinstance(overrides.get("env"), EnvConfig)
+    is_named = request.named_env or "env.id" in request.setting_names
+    is_named = is_named or isinstance(request.values.get("env"), EnvConfig)
     continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
     if is_named or config.data.path or continues or of_preset:
-        return ""
-    if any(_env_of_settings(_read_settings(Path(path), algorithm)) for path in request.files):
         return ""
     ask = f"reverie train {algorithm}"
     if config.algo.needs_data:

@@ -158,21 +158,21 @@ STATELESS = (NoisyPolicy, SampledPolicy, GreedyPolicy)
 """Policies whose calls depend on their networks and inputs alone."""
 REPEATABLE = (Gaussian, OrnsteinUhlenbeck, EpsilonGreedy, type(None))
 """Exploration that draws from PyTorch's generator alone; that of a user may do anything."""
-_policies: weakref.WeakKeyDictionary[Any, dict[tuple[bool, bool], Captures]] = weakref.WeakKeyDictionary()
-"""The captures of each policy, alone, behind its preprocessor and after statistics; its copies have their own."""
 
 
 def _captures_of(policy: Any, statistics: Preprocessor | None = None, is_checked: bool = False) -> Captures | None:
     """Return the captures of ``policy``, after an update of ``statistics``; None if its calls cannot be captured.
 
-    ``is_checked``: the policy cannot have changed since the last call.
+    A policy keeps the captures of its calls alone, behind its preprocessor and after statistics. ``is_checked``: the
+    policy cannot have changed since the last call.
     """
     preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
     inner = policy if preprocess is None else policy.inner
     if type(inner) not in STATELESS:
         return None
-    if (captures := _policies.get(inner)) is None:  # setdefault makes a reference in each call
-        captures = _policies[inner] = {}
+    if inner.fast is None:
+        inner.fast = {}
+    captures: dict[tuple[bool, bool], Captures] = inner.fast
     kind = preprocess is not None, statistics is not None
     if kind not in captures or (not is_checked and captures[kind].have_expired(inner)):
         captures[kind] = new = _new_captures(inner, None if preprocess is None else preprocess.normalizer)

@@ -22,7 +22,17 @@ from reverie.nn.functional import is_traced, one_hot, sample_legal, without_grad
 from reverie.objectives.categorical import join_choices, split_choices
 
 
-class CapturableFunction:
+class Capturable:
+    """An object of whose calls a kernel has captured something, which copies do not share."""
+
+    fast: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy, which has its own captures."""
+        return {**vars(self), "fast": None}
+
+
+class CapturableFunction(Capturable):
     """A function of observations that calls a network and depends on no other state that changes."""
 
     def __init__(
@@ -36,11 +46,6 @@ class CapturableFunction:
         self.network = network
         self.static = static
         self.graph = graph
-        self.fast: Any = None  # what a kernel has captured
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes of a copy, which has its own captures."""
-        return {**vars(self), "fast": None}
 
     @accelerated
     def __call__(self, obs: Obs) -> Tensor:
@@ -232,7 +237,7 @@ S = TypeVar("S")
 C = TypeVar("C", NoiseState, GreedyState)
 
 
-class StatelessStorage(Generic[S]):
+class StatelessStorage(Capturable, Generic[S]):
     """A policy whose state does not depend on the executed action, and that stores nothing with the rows."""
 
     def override(self, state: S, action: Tensor) -> S:

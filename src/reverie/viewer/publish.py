@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.policy_file import ExportReport, Format, copy_to_cpu, export_policy
 from reverie.agent.program import Numbers, decode, encode
-from reverie.agent.right_dreams import RightDreams, count_right_dreams
+from reverie.agent.right_dreams import RightDreams, count_right_dreams, dream_horizon, play_beginnings
 from reverie.agent.world_model_inspector import require_world_model
 from reverie.core.errors import ConfigError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic
@@ -73,13 +74,10 @@ def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", ste
             f"{agent.config.env.id} has no page program, which draws it in a page: set the class attribute "
             "page_program of the environment to a JavaScript file, as reverie/Rooms does, or export to .json."
         )
-    with disk_errors_as_run_error(path):
-        part = path.with_name(f".{path.stem}.part.json")
-        try:
-            report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=True)
-            program = json.loads(part.read_text(encoding="utf-8"))
-        finally:
-            part.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder, disk_errors_as_run_error(path):
+        part = Path(folder) / "world.json"
+        report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=True)
+        program = json.loads(part.read_text(encoding="utf-8"))
         title = f"Step into the dream: {agent.config.env.label()}"
         page = make_page(
             "step", title, [STATIC / "program.js", script, STATIC / "step.js"],
@@ -94,12 +92,13 @@ def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
     spec = {key: part for key, part in agent.obs_spec.items() if key != MASK_KEY}
     grids = {part.shape for part in spec.values() if len(part.shape) == 2}
     cells = [key for key, part in spec.items() if len(part.shape) == 1 and tuple(part.classes[:2]) in grids]
+    rounded = _round_weights(agent, numbers)
     agents, random = (
-        count_right_dreams(_round_weights(agent, numbers), DREAMS, random=random) for random in (False, True)
+        count_right_dreams(rounded, play_beginnings(rounded, DREAMS, random=is_random)) for is_random in (False, True)
     )
     return {
         "title": agent.config.env.label(),
-        "say": f"{WORLD_AND_DREAM} {_sentence(agents, random)}",
+        "say": f"{WORLD_AND_DREAM} {_sentence(agents, random, dream_horizon(agent))}",
         "facts": f"{agent.config.algo.algorithm}, {agent.checkpoint.name}, weights in {numbers}.",
         "discount": require_world_model(agent).world.discount,
         "discrete": all(part.kind == "categorical" for part in agent.action_spec.parts.values()),
@@ -108,10 +107,10 @@ def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _sentence(agents: RightDreams, random: RightDreams) -> str:
+def _sentence(agents: RightDreams, random: RightDreams, horizon: int) -> str:
     """Say how many dreams are right."""
     return (
-        f"{agents.right} of {agents.total} dreams of up to {agents.horizon} steps are right under the agent's actions, "
+        f"{agents.right} of {agents.total} dreams of up to {horizon} steps are right under the agent's actions, "
         f"{random.right} of {random.total} under random ones."
     )
 

@@ -1,0 +1,186 @@
+"""Sentences about a run that its numbers carry: each is true by computation, or is not said.
+
+A finding is a function from facts to a sentence, or None. A comparison word needs two intervals that are apart. No
+finding names a cause. Shares have Wilson's interval, means over episodes a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import count_noun
+from reverie.core.statistics import estimate_interval, mean
+
+MIN_EPISODES, MIN_DREAMS, MIN_EVALUATIONS, MIN_FAILURES = 10, 20, 4, 10
+"""Fewer of them carry no finding."""
+SAME_ENDING = 0.6
+"""Fraction of the failures with the same ending, from which on a finding says so."""
+Z95 = 1.959964
+"""Quantile of the normal distribution for intervals of 95 %."""
+Facts = Mapping[str, Any]
+"""Numbers about a run: see ``report.py: collect_facts``."""
+
+
+class Finding(NamedTuple):
+    """A sentence, and one that supports it."""
+
+    title: str
+    support: str = ""
+
+
+class Share(NamedTuple):
+    """``right`` of ``total``, and Wilson's interval of the fraction: Wilson (1927), 95 %."""
+
+    right: int
+    total: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the lower and upper end."""
+        n, p = self.total, self.right / self.total
+        middle, half = p + Z95**2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
+        return (middle - half) / (1 + Z95**2 / n), (middle + half) / (1 + Z95**2 / n)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.right} of {self.total} ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+class Mean(NamedTuple):
+    """The mean of ``n`` values, and its bootstrap interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Return the mean of ``values``."""
+        scores = np.asarray(values, np.float64)
+        estimate = estimate_interval(mean, scores)
+        return cls(float(scores.mean()), float(estimate.low), float(estimate.high), len(scores))
+
+    def __str__(self) -> str:
+        return f"{format_number(self.value)} [{format_number(self.low)}, {format_number(self.high)}]"
+
+
+def format_number(x: float) -> str:
+    """Return a number: without decimals from 100 on, with one from 10 on, else with three digits."""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.1f}" if abs(x) >= 10 else f"{x:.3g}"
+
+
+def _are_apart(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Return whether two intervals do not overlap."""
+    return a[1] < b[0] or b[1] < a[0]
+
+
+def _not_evaluated(facts: Facts) -> Finding | None:
+    if facts.get("score") or not facts.get("training"):
+        return None
+    recent = [score for _, score in facts["training"]][-20:]
+    title = f"Not evaluated: the last {count_noun(len(recent), 'logged mean')} of training episodes average "
+    return Finding(f"{title}{format_number(float(np.mean(recent)))}.")
+
+
+def _no_better_than_random(facts: Facts) -> Finding | None:
+    score, random = facts.get("score"), facts.get("random")
+    if not score or not random or min(score.n, random.n) < MIN_EPISODES:
+        return None
+    if _are_apart((score.low, score.high), (random.low, random.high)):
+        return None
+    return Finding(
+        f"No better than random actions: {format_number(score.value)} against {format_number(random.value)}.",
+        f"Mean returns of {score.n} and {random.n} episodes; their intervals, {score} and {random}, overlap.",
+    )
+
+
+def _better_before(facts: Facts) -> Finding | None:
+    rows = facts.get("evaluations", ())
+    if len(rows) < MIN_EVALUATIONS or rows[-1][2].n < MIN_EPISODES:
+        return None
+    best, last = max(rows, key=lambda row: row[1]), rows[-1]
+    widen = 1 + math.log10(len(rows))  # the best of many evaluations is a lucky one
+    intervals = [(x - widen * (x - m.low), x + widen * (m.high - x)) for _, x, m in (best, last)]
+    if best is last or not _are_apart(*intervals):
+        return None
+    return Finding(
+        f"It was better before: {format_number(best[1])} at step {best[0]:,}, {format_number(last[1])} at the end.",
+        f"The best and the last of {len(rows)} evaluations of {last[2].n} episodes each.",
+    )
+
+
+def _dreams_lag(facts: Facts) -> Finding | None:
+    rows, evaluations = facts.get("snapshots", ()), facts.get("evaluations", ())
+    if len(rows) < 2 or not evaluations or rows[-1][1].total < MIN_DREAMS:
+        return None
+    last_step, last = rows[-1]
+    final = evaluations[-1][2]
+    for step, share in rows[:-1]:
+        near = min(evaluations, key=lambda row: abs(row[0] - step))
+        interval, fractions = (near[2].low, near[2].high), (share.right / share.total, last.right / last.total)
+        scores_as_well = near[1] >= final.value or not _are_apart(interval, (final.low, final.high))
+        if scores_as_well and fractions[0] < fractions[1] and _are_apart(share.interval, last.interval):
+            return Finding(
+                f"At step {near[0]:,} it scores {format_number(near[1])}, and {share.right} of {share.total} dreams "
+                f"are right; at step {last_step:,} {last.right} of {last.total} are.",
+                "A dream is right if no row parts from the episode that the agent plays.",
+            )
+    return None
+
+
+def _critic_is_off(facts: Facts) -> Finding | None:
+    critic = facts.get("critic")
+    if not critic or critic["error"].n < MIN_EPISODES or critic["error"].low <= 0 <= critic["error"].high:
+        return None
+    expected, actual = (format_number(critic[name]) for name in ("expected", "actual"))
+    return Finding(
+        f"Its critic expects {expected}, and {actual} comes.",
+        f"Discounted returns from the first rows of {critic['error'].n} episodes that ended.",
+    )
+
+
+def _same_ending(facts: Facts) -> Finding | None:
+    failures = facts.get("failures", ())
+    if len(failures) < MIN_FAILURES:
+        return None
+    labels: Counter[str] = Counter(failures)
+    label, count = labels.most_common(1)[0]
+    if count < SAME_ENDING * len(failures):
+        return None
+    return Finding(f"{count} of {len(failures)} failures end the same way: {label}.")
+
+
+def _dreams_right(facts: Facts) -> Finding | None:
+    share, random = facts.get("dreams"), facts.get("random_dreams")
+    if not share or share.total < MIN_DREAMS:
+        return None
+    under_random = f", {random.right} of {random.total} under random ones" if random else ""
+    title = f"{share.right} of {share.total} dreams of up to {facts['horizon']} steps are right under its own actions"
+    return Finding(f"{title}{under_random}.", f"Of dreams like these, {share}.")
+
+
+def _mean_return(facts: Facts) -> Finding | None:
+    if not (score := facts.get("score")):
+        return None
+    return Finding(
+        f"A mean return of {score} over {count_noun(score.n, 'episode')}, after {facts['step']:,} {facts['unit']}.",
+        "The interval is over episodes. One seed: nothing here says how others would do.",
+    )
+
+
+ORDER: tuple[Callable[[Facts], Finding | None], ...] = (
+    _not_evaluated, _no_better_than_random, _better_before, _dreams_lag, _critic_is_off, _same_ending, _mean_return,
+    _dreams_right,
+)  # fmt: skip
+"""The first finding that is one is the title of a report."""
+
+
+def find(facts: Facts) -> list[Finding]:
+    """Return the findings that the facts carry, the most important one first."""
+    return [finding for fn in ORDER if (finding := fn(facts)) is not None]
