@@ -59,8 +59,8 @@ class Request:
     size: str | None = None
     preset: str | None = None
     """None: the preset of the environment's suite."""
-    files: Sequence[Path] = ()
-    """YAML files with settings, the later one wins."""
+    files: Sequence[Path | Layer] = ()
+    """YAML files with settings, or layers; the later one wins."""
     run: Path | None = None
     """The run folder. A run of this algorithm there gives the settings below the files, unless another preset is named.
     """
@@ -410,7 +410,10 @@ def _recorded_preset(request: Request) -> dict[str, Any]:
 
 
 def _read_files(request: Request) -> list[Layer]:
-    return [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
+    return [
+        file if isinstance(file, Layer) else Layer(str(file), _read_settings(Path(file), request.algorithm_name))
+        for file in request.files
+    ]
 
 
 def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
@@ -433,7 +436,7 @@ def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, .
 def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which can be the config.yaml of a run, or a part of one.
 
-    ``FILE#NAME`` is the section below ``NAME`` of a file. ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    ``FILE#NAME`` is the section below ``NAME`` of a file.
     """
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():
@@ -455,12 +458,20 @@ def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
         values = values["experiment"]
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} contains a {type(values).__name__}: expected a mapping from options to values.")
+    named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
+    return dict(check_layer(str(path), values, named).values)
+
+
+def check_layer(source: str, values: Mapping[str, Any], custom: Mapping[str, str] | None = None) -> Layer:
+    """Return settings that were read from a file as a layer; UntrustedError if they name what the user does not trust.
+
+    ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    """
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
-    named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
-    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=named), path)
-    check_locations(nest(values), path)
-    return values
+    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=dict(custom or {})), source)
+    check_locations(nest(values), source)
+    return Layer(source, values)
 
 
 def _env_of_settings(values: Mapping[str, Any]) -> str | None:
@@ -515,7 +526,7 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
     continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
     if is_named or config.data.path or continues or of_preset:
         return ""
-    if any(_env_of_settings(_read_settings(Path(path), algorithm)) for path in request.files):
+    if any(_env_of_settings(layer.values) for layer in _read_files(request)):
         return ""
     ask = f"reverie train {algorithm}"
     if config.algo.needs_data:
