@@ -6,10 +6,11 @@ training or, if there were none, a running mean over log entries of training sco
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from reverie.core.statistics import (
     iqm,
     mean,
     median,
+    performance_profile,
     probability_of_improvement,
     running_mean,
 )
@@ -258,10 +260,35 @@ class ComparedSetting:
     """Whether the scores are evaluations at the end of training."""
     episode_scores: tuple[float, ...] = ()
     """Scores of the episodes at the end of training, if there is a single seed and they are known."""
+    label: str = ""
+    """Name for people, which settings in several environments share; "": ``name``."""
+
+    @property
+    def title(self) -> str:
+        """Its label, or else its name."""
+        return self.label or self.name
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean (IQM) of the scores with its interval over the seeds."""
         return estimate_interval(iqm, self.scores, FINAL_RESAMPLES)
+
+
+@dataclass(frozen=True)
+class NormalizedScores:
+    """Scores of one label in several environments, normalized to 0 and 1 for two scores of each environment."""
+
+    title: str
+    scores: np.ndarray
+    """``[R, M]`` of R seeds in each of M environments."""
+
+    def iqm(self) -> IntervalEstimate:
+        """Return the IQM over all seeds and environments, with its interval by stratified bootstrap."""
+        return estimate_interval(iqm, self.scores, FINAL_RESAMPLES)
+
+    def profile(self, thresholds: np.ndarray) -> Interval:
+        """Return ``thresholds`` ``[K]``, the fraction of runs with a higher score, and the ends of its interval."""
+        measure = functools.partial(performance_profile, thresholds=thresholds)
+        return thresholds, measure(self.scores), *interval(measure, self.scores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,27 +304,69 @@ class Comparison:
     """
     figure: Path | None = None
     """File of the learning curves, if requested and if there are any."""
+    normalized: list[NormalizedScores] = field(default_factory=list)
+    """Normalized scores by label, of the labels that have scores in all environments; none without ``normalize``."""
+
+    @property
+    def environments(self) -> list[str]:
+        """What the settings are compared in: environments, or for estimates data and discount."""
+        return [*dict.fromkeys(setting.comparison_key for setting in self.settings)]
 
     def __str__(self) -> str:
         parts = []
-        for key in dict.fromkeys(setting.comparison_key for setting in self.settings):
+        for key in self.environments:
             group = [setting for setting in self.settings if setting.comparison_key == key]
-            width = max(len(key) - 2, *(len(setting.name) for setting in group))
+            width = max(len(key) - 2, *(len(setting.title) for setting in group))
             units = {setting.unit for setting in group}
             head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
             lines = [f"{key:<{width + 2}}{head}   95 % interval"]
-            lines += [f"  {setting.name:<{width}}{_format_score_cells(setting)}" for setting in group]
+            lines += [f"  {setting.title:<{width}}{_format_score_cells(setting)}" for setting in group]
             if (fewest := smaller_budget(group)) is not None:
                 lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
             if len(group) > 1:
                 lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
-            for first, second in itertools.combinations([setting.name for setting in group], 2):
-                chance = self.probability_of_improvement[first, second]
-                ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
-                value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
-                lines.append(f"  {value:<4} ({ends})  {first} over {second}")
+            for first, second in itertools.combinations(group, 2):
+                chance = self.probability_of_improvement[first.name, second.name]
+                lines.append(_format_improvement(chance, first.title, second.title))
             parts.append("\n".join(lines))
+        if self.normalized:
+            parts.append(self._format_normalized())
         return "\n\n".join(parts)
+
+    def to_csv(self) -> str:
+        """Return the scores as CSV: a row for each label and environment."""
+        from reverie.log.tables import format_csv
+
+        return format_csv(self)
+
+    def to_latex(self) -> str:
+        """Return a table for LaTeX of the IQMs and their intervals, by environment and label."""
+        from reverie.log.tables import format_latex
+
+        return format_latex(self)
+
+    def _format_normalized(self) -> str:
+        """Return the table of the normalized scores over all environments."""
+        key = f"{count_noun(len(self.environments), 'environment')}, normalized"
+        width = max(len(key), *(len(scores.title) + 2 for scores in self.normalized))
+        lines = [f"{key:<{width}}{'seeds':>7}{'mean':>9}{'median':>10}{'IQM':>10}   95 % interval"]
+        for row in self.normalized:
+            middle, scores = row.iqm(), row.scores
+            ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
+            cells = f"{len(scores):>7}{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}   {ends}"
+            lines.append(f"  {row.title:<{width - 2}}{cells}")
+        if len(self.normalized) > 1:
+            lines += ["", "Probability that a seed of the first scores better in an environment:"]
+        for first, second in itertools.combinations(self.normalized, 2):
+            lines.append(_format_improvement(_improvement(first.scores, second.scores), first.title, second.title))
+        return "\n".join(lines)
+
+
+def _format_improvement(chance: IntervalEstimate, first: str, second: str) -> str:
+    """Return a line with the probability that ``first`` is better than ``second``."""
+    ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
+    value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
+    return f"  {value:<4} ({ends})  {first} over {second}"
 
 
 def smaller_budget(settings: Sequence[ComparedSetting]) -> int | None:
@@ -312,11 +381,41 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     estimates = {}
     for first, second in itertools.combinations(settings, 2):
         if first.comparison_key == second.comparison_key:
-            has_seeds = min(len(first.scores), len(second.scores)) > 1
-            value = float(probability_of_improvement(first.scores, second.scores)) if has_seeds else math.nan
-            ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
-            estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
+            estimates[first.name, second.name] = _improvement(first.scores, second.scores)
     return estimates
+
+
+def _improvement(scores: np.ndarray, opponents: np.ndarray) -> IntervalEstimate:
+    """Return the probability of improvement with its interval; NaN where one has a single seed."""
+    has_seeds = min(len(scores), len(opponents)) > 1
+    value = float(probability_of_improvement(scores, opponents)) if has_seeds else math.nan
+    ends = interval(probability_of_improvement, scores, opponents, resamples=FINAL_RESAMPLES)
+    return IntervalEstimate(value, *map(float, ends))
+
+
+def normalize_scores(
+    settings: Sequence[ComparedSetting], references: Mapping[str, tuple[float, float]], warn: Callable[[str], object]
+) -> list[NormalizedScores]:
+    """Return the normalized scores of each label in all environments; those of other labels are left out, and told.
+
+    ``references``: for each environment the scores that become 0 and 1.
+    """
+    environments = list(dict.fromkeys(setting.comparison_key for setting in settings))
+    normalized = []
+    for title in dict.fromkeys(setting.title for setting in settings):
+        columns: dict[str, np.ndarray] = {}
+        for setting in settings:
+            if setting.title == title:
+                low, high = references[setting.comparison_key]
+                columns[setting.comparison_key] = (setting.scores - low) / (high - low)
+        if missing := [env for env in environments if env not in columns]:
+            warn(f"{title}: left out of the normalized scores, since it has none in {', '.join(missing)}")
+            continue
+        rows = min(map(len, columns.values()))
+        if any(len(column) > rows for column in columns.values()):
+            warn(f"{title}: the first {count_noun(rows, 'seed')} of each environment count in the normalized scores")
+        normalized.append(NormalizedScores(title, np.stack([columns[env][:rows] for env in environments], 1)))
+    return normalized
 
 
 def _format_score_cells(setting: ComparedSetting) -> str:
