@@ -130,12 +130,11 @@ def _figure_path(name: str, file: Path | str | None) -> Path | None:
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:
     """Return ``labels`` as texts; ConfigError if one names no group."""
-    names = [*dict.fromkeys(text for group in groups for text in (group.label, group.name) if text)]
+    names = [*dict.fromkeys(group.label or group.name for group in groups)]
     for name in labels:
-        if name.rstrip("/") not in names:
-            raise ConfigError(
-                f"labels: '{name}' names no setting.{did_you_mean(name, names)} Names: {', '.join(names)}."
-            )
+        if name.rstrip("/") not in (*names, *(group.name for group in groups)):
+            near = did_you_mean(name, names)
+            raise ConfigError(f"labels: '{name}' names no setting.{near} Settings: {', '.join(names)}.")
     return {name.rstrip("/"): str(label) for name, label in labels.items()}
 
 
