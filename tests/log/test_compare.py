@@ -1,5 +1,6 @@
 """Settings side by side: what people read, which runs count, and what is said of places that hold none."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.statistics import interval, performance_profile
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.rules import validate_config
 from reverie.experiment.saved_settings import saved_settings
@@ -199,7 +201,9 @@ def test_scores_are_aggregated_over_normalized_environments(said):
         np.testing.assert_allclose(each.scores, scores)
         ordered = sorted(scores.ravel())  # ten scores: two are cut off at either end
         assert each.iqm().value == pytest.approx(sum(ordered[2:8]) / 6)
-        thresholds, fraction, low, high = each.profile(np.linspace(0, 1, 7))
+        thresholds = np.linspace(0, 1, 7)
+        fraction = performance_profile(each.scores, thresholds)
+        low, high = interval(functools.partial(performance_profile, thresholds=thresholds), each.scores)
         assert fraction.tolist() == [sum(x > limit for x in ordered) / 10 for limit in thresholds]
         assert (low <= fraction).all()
         assert (fraction <= high).all()
@@ -209,8 +213,8 @@ def test_scores_are_aggregated_over_normalized_environments(said):
             draws.append([np.mean([x > limit for pick in picks for x in pick]) for limit in thresholds])
         np.testing.assert_allclose([low, high], np.percentile(draws, [2.5, 97.5], axis=0), atol=0.11)
     text = str(found).splitlines()
-    (head,) = (line for line in text if line.startswith("2 environments, normalized"))
-    assert re.split("  +", head)[1:] == ["seeds", "mean", "median", "IQM", "95 % interval"]
+    (head,) = (line for line in text if line.startswith("all, normalized"))
+    assert re.split("  +", head)[1:] == ["seeds", "env steps", "mean", "median", "IQM", "95 % interval"]
     wins = np.mean([np.mean((a[:, None] > b) + 0.5 * (a[:, None] == b)) for a, b in
                     ((pendulum + 10, pendulum), (hopper + 10, hopper))])  # fmt: skip
     assert text[-1].startswith(f"  {wins:.2f} (95 % ")
@@ -242,8 +246,8 @@ def test_figures_and_tables_have_the_labels_and_colors(capsys, monkeypatch):
     assert rows[1].startswith("All & x_1,dreamer_v3,Pendulum-v1,5,2000,14.2,14,13.666667,")
     assert [row.split(",")[0] for row in rows[5:]] == ["All & x_1", "None"]
     table = Path("table.tex").read_text().splitlines()
-    assert table[3] == r" & All \& x\_1 & None \\"
-    assert re.fullmatch(r"Pendulum-v1 & \\textbf\{13.67\} \[1\d\.\d\d, \d+\.\d\d\] & 3.67 \[.*\] \\\\", table[5])
+    assert table[2] == r" & All \& x\_1 & None \\"
+    assert re.fullmatch(r"Pendulum-v1 & \\textbf\{13.67\} \[1\d\.\d\d, \d+\.\d\d\] & 3.67 \[.*\] \\\\", table[4])
     assert sum("textbf" in line for line in table) == 3
 
 
@@ -252,8 +256,8 @@ def test_figures_and_tables_have_the_labels_and_colors(capsys, monkeypatch):
     ({"labels": {"base": "x", "no_x": "x"}}, "labels: 'x' is the label of paper/base/Pendulum-v1 and of paper/no_x"),
     ({"colors": {"Base": "red"}}, "colors: there is no label 'Base'. Did you mean 'base'"),
     ({"colors": {"base": "rad"}}, "colors: base = 'rad': expected a color"),
-    ({"normalize": {"Hopper-v5": [0, 1]}}, "normalize has no scores of Pendulum-v1: add Pendulum-v1: \\[LOW, HIGH\\]"),
-    ({"normalize": {**REFERENCES, "Hopper-v5": [2, 2.0]}}, "normalize: Hopper-v5 = \\[2, 2.0\\]: expected two"),
+    ({"normalize": {"Hopper-v5": [0, 1]}}, "normalize: Pendulum-v1 = None: expected \\[LOW, HIGH\\], the two"),
+    ({"normalize": {**REFERENCES, "Hopper-v5": [2, 2.0]}}, "normalize: Hopper-v5 = \\[2, 2.0\\]: expected \\[LOW"),
     ({"profile": "a.png"}, "profile: a performance profile needs normalized scores"),
     ({"profile": "a.jpg"}, "profile = a.jpg: expected a file name"),
 ])  # fmt: skip

@@ -88,9 +88,10 @@ def compare(
         ReverieError: there is no run at one of these paths, or none with a score; or a label, a color or a reference
             score fits none of them.
     """
-    picture, profile_picture = (
-        _figure_path(name, file) for name, file in {"figure": figure, "profile": profile}.items()
-    )
+    files = {name: Path(file) for name, file in {"figure": figure, "profile": profile}.items() if file is not None}
+    for name, path in files.items():
+        if path.suffix not in FIGURE_SUFFIXES:
+            raise ConfigError(f"{name} = {path}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
     groups = [group for location in runs for group in find_run_groups(os.fspath(location))]
     labels = _check_labels(labels or {}, groups)
     contenders = [
@@ -98,34 +99,23 @@ def compare(
                 label=labels.get(group.name) or labels.get(group.label) or group.label)
         for group in groups
     ]  # fmt: skip
-    if labels:
-        _check_twins(contenders)
-    _check_colors(colors or {}, [setting.title for setting in contenders])
+    _check_titles(contenders, labels, colors or {})
     warn_of_differences([RunFolder(path) for group in groups for path in group.runs], logger.warning)
     references = _read_references(normalize, contenders)
-    if profile is not None and not references:
-        raise ConfigError("profile: a performance profile needs normalized scores. Pass normalize.")
     normalized = normalize_scores(contenders, references, logger.warning) if references else []
-    if picture is not None:
-        from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
+    if "profile" in files and not normalized:
+        raise ConfigError("profile: a performance profile needs normalized scores. Pass normalize.")
+    picture = None
+    if files:
+        from reverie.log.plot import choose_colors, plot_comparison, plot_profiles  # matplotlib takes long to import
 
-        with disk_errors_as_run_error(picture):
-            picture = plot_comparison(picture, contenders, colors)
-    if profile_picture is not None and normalized:
-        from reverie.log.plot import choose_colors, plot_profiles
-
-        title = f"performance profiles over {count_noun(len(references), 'environment')}"
-        with disk_errors_as_run_error(profile_picture):
-            plot_profiles(profile_picture, normalized, choose_colors(contenders, colors), title)
-    chances = improvements(contenders)
+        every_color = choose_colors(contenders) | dict(colors or {})
+        with disk_errors_as_run_error(next(iter(files.values()))):
+            picture = plot_comparison(files["figure"], contenders, every_color) if "figure" in files else None
+            if "profile" in files:
+                plot_profiles(files["profile"], normalized, every_color)
+    chances = improvements([*contenders, *normalized])
     return Comparison(settings=contenders, probability_of_improvement=chances, figure=picture, normalized=normalized)
-
-
-def _figure_path(name: str, file: Path | str | None) -> Path | None:
-    path = None if file is None else Path(file)
-    if path is not None and path.suffix not in FIGURE_SUFFIXES:
-        raise ConfigError(f"{name} = {path}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
-    return path
 
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:
@@ -138,27 +128,22 @@ def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict
     return {name.rstrip("/"): str(label) for name, label in labels.items()}
 
 
-def _check_twins(settings: Sequence[ComparedSetting]) -> None:
-    """Raise ConfigError if two settings in one environment have the same label."""
-    first: dict[tuple[str, str], str] = {}
-    for setting in settings:
-        twin = first.setdefault((setting.title, setting.comparison_key), setting.name)
-        if twin != setting.name:
+def _check_titles(settings: Sequence[ComparedSetting], labels: Mapping[str, str], colors: Mapping[str, str]) -> None:
+    """Raise ConfigError if settings in one environment share a label, or if a color is none, or of no label."""
+    names: dict[tuple[str, str], str] = {}
+    for setting in settings if labels else ():
+        if (twin := names.setdefault((setting.title, setting.comparison_key), setting.name)) != setting.name:
             raise ConfigError(
                 f"labels: '{setting.title}' is the label of {twin} and of {setting.name}, both in "
                 f"{setting.comparison_key}. Give each its own label."
             )
-
-
-def _check_colors(colors: Mapping[str, str], titles: Sequence[str]) -> None:
-    """Raise ConfigError if a color is no color, or belongs to no label."""
-    from matplotlib.colors import is_color_like
-
+    titles = [*dict.fromkeys(setting.title for setting in settings)]
     for title, color in colors.items():
         if title not in titles:
-            raise ConfigError(
-                f"colors: there is no label '{title}'.{did_you_mean(title, titles)} Labels: {', '.join(titles)}."
-            )
+            near = did_you_mean(title, titles)
+            raise ConfigError(f"colors: there is no label '{title}'.{near} Labels: {', '.join(titles)}.")
+        from matplotlib.colors import is_color_like
+
         if not is_color_like(color):
             raise ConfigError(f"colors: {title} = {color!r}: expected a color such as '#1f62b4' or 'tab:orange'.")
 
@@ -169,21 +154,18 @@ def _read_references(
     """Return the scores that become 0 and 1 in the environments of ``settings``; {} if ``source`` is None."""
     if source is None:
         return {}
-    source_name = "normalize" if isinstance(source, Mapping) else str(source)
     values = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
     references = {}
     for env in dict.fromkeys(setting.comparison_key for setting in settings):
-        if env not in values:
-            raise ConfigError(
-                f"{source_name} has no scores of {env}: add {env}: [LOW, HIGH], the scores that become 0 and 1."
-            )
         try:
             low, high = map(float, values[env])
-        except (TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             low = high = math.nan
         if not (math.isfinite(low) and math.isfinite(high) and low != high):
+            source_name = "normalize" if isinstance(source, Mapping) else source
             raise ConfigError(
-                f"{source_name}: {env} = {short_repr(values[env])}: expected two different numbers, [LOW, HIGH]."
+                f"{source_name}: {env} = {short_repr(values.get(env))}: expected [LOW, HIGH], the two different scores "
+                "that become 0 and 1."
             )
         references[env] = (low, high)
     return references

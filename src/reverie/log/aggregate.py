@@ -6,11 +6,10 @@ training or, if there were none, a running mean over log entries of training sco
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +29,6 @@ from reverie.core.statistics import (
     iqm,
     mean,
     median,
-    performance_profile,
     probability_of_improvement,
     running_mean,
 )
@@ -243,7 +241,10 @@ def format_seeds_table(aggregate: Aggregate) -> str:
 
 @dataclass(frozen=True)
 class ComparedSetting:
-    """One setting: its name, and the scores ``[R]`` of its R seeds, or the returns estimated for them."""
+    """One setting: its name, and the scores ``[R]`` of its R seeds, or the returns estimated for them.
+
+    Over M environments: normalized scores ``[R, M]``.
+    """
 
     name: str
     """Folder of its runs, or the run, or the pattern that matches them, as passed by the caller."""
@@ -273,24 +274,6 @@ class ComparedSetting:
         return estimate_interval(iqm, self.scores, FINAL_RESAMPLES)
 
 
-@dataclass(frozen=True)
-class NormalizedScores:
-    """Scores of one label in several environments, normalized to 0 and 1 for two scores of each environment."""
-
-    title: str
-    scores: np.ndarray
-    """``[R, M]`` of R seeds in each of M environments."""
-
-    def iqm(self) -> IntervalEstimate:
-        """Return the IQM over all seeds and environments, with its interval by stratified bootstrap."""
-        return estimate_interval(iqm, self.scores, FINAL_RESAMPLES)
-
-    def profile(self, thresholds: np.ndarray) -> Interval:
-        """Return ``thresholds`` ``[K]``, the fraction of runs with a higher score, and the ends of its interval."""
-        measure = functools.partial(performance_profile, thresholds=thresholds)
-        return thresholds, measure(self.scores), *interval(measure, self.scores)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Settings side by side; as text, tables of their scores and of the probabilities."""
@@ -304,34 +287,16 @@ class Comparison:
     """
     figure: Path | None = None
     """File of the learning curves, if requested and if there are any."""
-    normalized: list[NormalizedScores] = field(default_factory=list)
-    """Normalized scores by label, of the labels that have scores in all environments; none without ``normalize``."""
+    normalized: list[ComparedSetting] = field(default_factory=list)
+    """Normalized scores of each label in all environments; none without references."""
 
     @property
-    def environments(self) -> list[str]:
-        """What the settings are compared in: environments, or for estimates data and discount."""
-        return [*dict.fromkeys(setting.comparison_key for setting in self.settings)]
-
-    def __str__(self) -> str:
-        parts = []
-        for key in self.environments:
-            group = [setting for setting in self.settings if setting.comparison_key == key]
-            width = max(len(key) - 2, *(len(setting.title) for setting in group))
-            units = {setting.unit for setting in group}
-            head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
-            lines = [f"{key:<{width + 2}}{head}   95 % interval"]
-            lines += [f"  {setting.title:<{width}}{_format_score_cells(setting)}" for setting in group]
-            if (fewest := smaller_budget(group)) is not None:
-                lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
-            if len(group) > 1:
-                lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
-            for first, second in itertools.combinations(group, 2):
-                chance = self.probability_of_improvement[first.name, second.name]
-                lines.append(_format_improvement(chance, first.title, second.title))
-            parts.append("\n".join(lines))
-        if self.normalized:
-            parts.append(self._format_normalized())
-        return "\n\n".join(parts)
+    def groups(self) -> dict[str, list[ComparedSetting]]:
+        """What is compared with each other: the settings in each environment, and the normalized scores over all."""
+        groups: dict[str, list[ComparedSetting]] = {}
+        for setting in (*self.settings, *self.normalized):
+            groups.setdefault(setting.comparison_key, []).append(setting)
+        return groups
 
     def to_csv(self) -> str:
         """Return the scores as CSV: a row for each label and environment."""
@@ -345,28 +310,25 @@ class Comparison:
 
         return format_latex(self)
 
-    def _format_normalized(self) -> str:
-        """Return the table of the normalized scores over all environments."""
-        key = f"{count_noun(len(self.environments), 'environment')}, normalized"
-        width = max(len(key), *(len(scores.title) + 2 for scores in self.normalized))
-        lines = [f"{key:<{width}}{'seeds':>7}{'mean':>9}{'median':>10}{'IQM':>10}   95 % interval"]
-        for row in self.normalized:
-            middle, scores = row.iqm(), row.scores
-            ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
-            cells = f"{len(scores):>7}{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}   {ends}"
-            lines.append(f"  {row.title:<{width - 2}}{cells}")
-        if len(self.normalized) > 1:
-            lines += ["", "Probability that a seed of the first scores better in an environment:"]
-        for first, second in itertools.combinations(self.normalized, 2):
-            lines.append(_format_improvement(_improvement(first.scores, second.scores), first.title, second.title))
-        return "\n".join(lines)
-
-
-def _format_improvement(chance: IntervalEstimate, first: str, second: str) -> str:
-    """Return a line with the probability that ``first`` is better than ``second``."""
-    ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
-    value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
-    return f"  {value:<4} ({ends})  {first} over {second}"
+    def __str__(self) -> str:
+        parts = []
+        for key, group in self.groups.items():
+            width = max(len(key) - 2, *(len(setting.title) for setting in group))
+            units = {setting.unit for setting in group}
+            head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
+            lines = [f"{key:<{width + 2}}{head}   95 % interval"]
+            lines += [f"  {setting.title:<{width}}{_format_score_cells(setting)}" for setting in group]
+            if (fewest := smaller_budget(group)) is not None:
+                lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
+            if len(group) > 1:
+                lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
+            for first, second in itertools.combinations(group, 2):
+                chance = self.probability_of_improvement[first.name, second.name]
+                ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
+                value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
+                lines.append(f"  {value:<4} ({ends})  {first.title} over {second.title}")
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
 
 
 def smaller_budget(settings: Sequence[ComparedSetting]) -> int | None:
@@ -381,40 +343,34 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     estimates = {}
     for first, second in itertools.combinations(settings, 2):
         if first.comparison_key == second.comparison_key:
-            estimates[first.name, second.name] = _improvement(first.scores, second.scores)
+            has_seeds = min(len(first.scores), len(second.scores)) > 1
+            value = float(probability_of_improvement(first.scores, second.scores)) if has_seeds else math.nan
+            ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
+            estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
     return estimates
-
-
-def _improvement(scores: np.ndarray, opponents: np.ndarray) -> IntervalEstimate:
-    """Return the probability of improvement with its interval; NaN where one has a single seed."""
-    has_seeds = min(len(scores), len(opponents)) > 1
-    value = float(probability_of_improvement(scores, opponents)) if has_seeds else math.nan
-    ends = interval(probability_of_improvement, scores, opponents, resamples=FINAL_RESAMPLES)
-    return IntervalEstimate(value, *map(float, ends))
 
 
 def normalize_scores(
     settings: Sequence[ComparedSetting], references: Mapping[str, tuple[float, float]], warn: Callable[[str], object]
-) -> list[NormalizedScores]:
-    """Return the normalized scores of each label in all environments; those of other labels are left out, and told.
+) -> list[ComparedSetting]:
+    """Return the normalized scores of each label over all environments; a label without some of them is left out.
 
     ``references``: for each environment the scores that become 0 and 1.
     """
-    environments = list(dict.fromkeys(setting.comparison_key for setting in settings))
     normalized = []
     for title in dict.fromkeys(setting.title for setting in settings):
-        columns: dict[str, np.ndarray] = {}
-        for setting in settings:
-            if setting.title == title:
-                low, high = references[setting.comparison_key]
-                columns[setting.comparison_key] = (setting.scores - low) / (high - low)
-        if missing := [env for env in environments if env not in columns]:
-            warn(f"{title}: left out of the normalized scores, since it has none in {', '.join(missing)}")
+        members = {setting.comparison_key: setting for setting in settings if setting.title == title}
+        if missing := references.keys() - members.keys():
+            warn(f"{title}: left out of the normalized scores, since it has none in {', '.join(sorted(missing))}")
             continue
-        rows = min(map(len, columns.values()))
-        if any(len(column) > rows for column in columns.values()):
+        rows = min(len(setting.scores) for setting in members.values())
+        if any(len(setting.scores) > rows for setting in members.values()):
             warn(f"{title}: the first {count_noun(rows, 'seed')} of each environment count in the normalized scores")
-        normalized.append(NormalizedScores(title, np.stack([columns[env][:rows] for env in environments], 1)))
+        columns = [(members[env].scores[:rows] - low) / (high - low) for env, (low, high) in references.items()]
+        steps = max(setting.steps for setting in members.values())
+        first = next(iter(members.values()))
+        changes: dict[str, Any] = {"name": f"{title}, normalized", "label": title, "comparison_key": "all, normalized"}
+        normalized.append(replace(first, **changes, scores=np.stack(columns, 1), steps=steps, episode_scores=()))
     return normalized
 
 

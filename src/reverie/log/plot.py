@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,22 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import ArrayLike
 
 from reverie.core.errors import count_noun
-from reverie.core.statistics import Interval, Series, estimate_interval, histogram, iqm, running_mean
+from reverie.core.statistics import (
+    Interval,
+    Series,
+    estimate_interval,
+    histogram,
+    interval,
+    iqm,
+    performance_profile,
+    running_mean,
+)  # fmt: skip
 from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.log.style import label_lines, new_panels, save_figure, style_axes, styled
 
 if TYPE_CHECKING:
-    from reverie.log.aggregate import Aggregate, ComparedSetting, NormalizedScores
+    from reverie.log.aggregate import Aggregate, ComparedSetting
 
 SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 SUCCESS_METRICS = ("episode/success_rate", "eval/success_rate")
@@ -105,12 +115,10 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
 
 
 @styled
-def plot_comparison(
-    png: Path, settings: Sequence[ComparedSetting], chosen_colors: Mapping[str, str] | None = None
-) -> Path | None:
+def plot_comparison(png: Path, settings: Sequence[ComparedSetting], colors: Mapping[str, str]) -> Path | None:
     """Draw the curves of several settings, a panel per environment and source of the scores; None without any curve.
 
-    ``chosen_colors``: by label.
+    ``colors``: by label.
     """
     if not any(_has_curve(setting) for setting in settings):
         return None
@@ -118,7 +126,6 @@ def plot_comparison(
     for setting in settings:
         source: str = setting.curve.source if _has_curve(setting) else "evaluation"
         panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
-    colors = choose_colors(settings, chosen_colors)
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
         has_finals = any(setting.is_final for setting in members)
@@ -136,25 +143,24 @@ def plot_comparison(
     return save_figure(figure, png)
 
 
-def choose_colors(settings: Sequence[ComparedSetting], chosen: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the color of each label: the ``chosen`` one, or else that of its algorithm; others if it is taken."""
+def choose_colors(settings: Sequence[ComparedSetting]) -> dict[str, str]:
+    """Return the color of each label: that of its algorithm, or another if it is taken."""
     names = {setting.title: setting.algorithm for setting in settings}
-    return {name: HUES[hue] for name, hue in zip(names, assign_hues([*names.values()]), strict=True)} | dict(
-        chosen or {}
-    )
+    return {name: HUES[hue] for name, hue in zip(names, assign_hues([*names.values()]), strict=True)}
 
 
 @styled
-def plot_profiles(png: Path, normalized: Sequence[NormalizedScores], colors: Mapping[str, str], title: str) -> Path:
-    """Draw performance profiles: the fraction of runs above row normalized score, with intervals; return ``png``."""
-    values = np.concatenate([row.scores.ravel() for row in normalized])
+def plot_profiles(png: Path, normalized: Sequence[ComparedSetting], colors: Mapping[str, str]) -> Path:
+    """Draw performance profiles: the fraction of runs above each normalized score, with intervals; return ``png``."""
+    values = np.concatenate([setting.scores.ravel() for setting in normalized])
     thresholds = np.linspace(values.min(), values.max(), PROFILE_POINTS)
+    measure = functools.partial(performance_profile, thresholds=thresholds)
     figure, (axes,) = new_panels(1, 1, SIZE)
-    style_axes(axes, "normalized score", "fraction of runs with a higher score", title)
-    for row in normalized:
-        series = row.profile(thresholds)
-        axes.plot(*series[:2], color=colors[row.title], label=row.title)
-        _band(axes, series, colors[row.title])
+    style_axes(axes, "normalized score", "fraction of runs with a higher score", normalized[0].comparison_key)
+    for setting in normalized:
+        axes.plot(thresholds, measure(setting.scores), color=colors[setting.title], label=setting.title)
+        ends = interval(measure, setting.scores)
+        _band(axes, (thresholds, measure(setting.scores), *ends), colors[setting.title])
     axes.set_ylim(-0.02, 1.02)
     return _with_legend(figure, axes, min(3, len(normalized)), png)
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
-
-import numpy as np
 
 from reverie.core.statistics import IntervalEstimate, mean, median
 from reverie.core.terminal import formula_free
 from reverie.log.aggregate import Comparison
 
 COLUMNS = ("label", "algorithm", "environment", "seeds", "steps", "mean", "median", "iqm", "iqm_low", "iqm_high")
-ALL = "all, normalized"
-"""Name of the row over all environments."""
 
 
 def format_csv(comparison: Comparison) -> str:
-    """Return the scores as CSV: a row for each label and environment, and with normalized scores one over all."""
+    """Return the scores as CSV: a row for each label and environment, or all environments."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
-    rows = [(x.title, x.algorithm, x.comparison_key, str(x.steps), x.scores, x.iqm()) for x in comparison.settings]
-    rows += [(x.title, "", ALL, "", x.scores, x.iqm()) for x in comparison.normalized]
-    for title, algorithm, env, steps, scores, middle in rows:
-        numbers = [float(mean(scores)), float(median(scores)), *middle]
-        cells = [f"{number:.8g}" if np.isfinite(number) else "" for number in numbers]
-        table.writerow([*map(formula_free, (title, algorithm, env)), len(scores), steps, *cells])
+    for setting in (*comparison.settings, *comparison.normalized):
+        texts = map(formula_free, (setting.title, setting.algorithm, setting.comparison_key))
+        numbers = (float(mean(setting.scores)), float(median(setting.scores)), *setting.iqm())
+        cells = [f"{number:.8g}" if math.isfinite(number) else "" for number in numbers]
+        table.writerow([*texts, len(setting.scores), setting.steps, *cells])
     return out.getvalue()
 
 
@@ -37,16 +33,13 @@ def format_latex(comparison: Comparison) -> str:
     The best IQM of a row is bold. It needs the package booktabs.
     """
     titles = [*dict.fromkeys(setting.title for setting in comparison.settings)]
-    rows = {env: {x.title: x.iqm() for x in comparison.settings if x.comparison_key == env}
-            for env in comparison.environments}  # fmt: skip
-    if comparison.normalized:
-        rows[ALL] = {scores.title: scores.iqm() for scores in comparison.normalized}
-    lines = ["% needs \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(titles)}}}", "\\toprule"]
+    lines = [f"\\begin{{tabular}}{{l{'r' * len(titles)}}}  % \\usepackage{{booktabs}}", "\\toprule"]
     lines += [_format_row(["", *map(_escape, titles)]), "\\midrule"]
-    for env, estimates in rows.items():
+    for key, group in comparison.groups.items():
+        estimates = {setting.title: setting.iqm() for setting in group}
         best = max(estimate.value for estimate in estimates.values())
-        lines += ["\\midrule"] * (env == ALL)
-        lines.append(_format_row([_escape(env), *(_format_cell(estimates.get(title), best) for title in titles)]))
+        lines += ["\\midrule"] * (group[0] in comparison.normalized)
+        lines.append(_format_row([_escape(key), *(_format_cell(estimates.get(title), best) for title in titles)]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
