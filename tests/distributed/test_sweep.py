@@ -146,7 +146,28 @@ def test_errors_name_the_line_before_the_first_run(change: str, message: str) ->
     assert [*Path().iterdir()] == [path]
 
 
+def test_modules_that_a_file_names_are_trusted_modules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "import gymnasium\ngymnasium.register('Pole-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n"
+    Path("pole_of_a_sweep.py").write_text(text)
+    content = {**SWEEP, "seeds": 1, "environments": ["pole_of_a_sweep:Pole-v0"], "settings": {"base": {}}}
+    write(content)
+    assert main(["sweep", "ablation.yaml"]) == 1
+    assert "ablation.yaml, line 13 names 'pole_of_a_sweep:Pole-v0'" in capsys.readouterr().err
+    assert not Path("runs").exists()
+    (cell,) = reverie.sweep(content).cells.values()  # in a program, the user names it
+    assert cell.seeds[0].state == "finished"
+    assert main(["sweep", "ablation.yaml", "--trust-code"]) == 0
+
+
 def test_what_is_no_sweep_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"sweep: defaults = \[1\]: expected settings"):
+        reverie.sweep({**SWEEP, "defaults": [1]})
+    with pytest.raises(ConfigError, match=r"sweep: dqn is for discrete or multi_discrete actions, but these are continuous"):
+        reverie.sweep({**SWEEP, "environments": ["Pendulum-v1"]})
     Path("full").mkdir()
     Path("full/file").touch()
     with pytest.raises(RunError, match="full is not empty, and no sweep"):

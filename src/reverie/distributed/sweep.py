@@ -17,6 +17,7 @@ from reverie.core.config import flatten
 from reverie.core.documents import read_yaml
 from reverie.core.errors import ConfigError, ReverieError, RunError, UntrustedError, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error, read_file, write_atomic
+from reverie.core.imports import check_module, trust_modules
 from reverie.core.specs import ActionSpec
 from reverie.distributed.run_processes import find_runs_folder, open_runs_folder
 from reverie.distributed.seeds import SeedsFolder, SeedsResult, check_seeds, train_folders
@@ -25,7 +26,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.environments import plays, probe_env
 from reverie.experiment.settings import Layer, Request, check_layer
-from reverie.run.folder import SWEEP_FILE, folder_name, list_sweep
+from reverie.run.folder import SWEEP_FILE, folder_name
 
 SECTIONS = ("run", "seeds", "algorithm", "defaults", "environments", "settings")
 """Keys of the file of a sweep."""
@@ -65,6 +66,7 @@ def sweep(
             run name the line of the file.
     """
     plan = SweepPlan(source, run, seeds, only)
+    plan.check_environments()
     folders = plan.open_folders()
     config = next(iter(plan.cells.values()))
     with open_runs_folder(plan.path, config, None, is_new=not plan.path.exists()) as (train, max_parallel):
@@ -75,6 +77,7 @@ def sweep(
 
 def prepare_commands(plan: SweepPlan) -> list[list[str]]:
     """Write the settings of all runs of ``plan``; return the command line of each unfinished run, without reverie."""
+    plan.check_environments()
     folders = plan.open_folders().values()
     plan.write()
     for folder in folders:
@@ -100,7 +103,6 @@ class SweepPlan:
         self.path: Path = Path(default if run is None else run)
         self.seeds: list[int] = self._list_seeds(self.values.get("seeds", 3) if seeds is None else seeds)
         self.cells: dict[Cell, ExperimentConfig] = {cell: self._resolve(*cell) for cell in self._select(only)}
-        self._check_environments()
 
     def _check_sections(self) -> None:
         """Check the shape of the file, and that each name has its own folder."""
@@ -115,13 +117,16 @@ class SweepPlan:
             self.values[section] = content = {str(name): values or {} for name, values in content.items()}
             folders: dict[str, str] = {}
             for name, values in content.items():
-                if not isinstance(values, Mapping):
-                    raise ConfigError(
-                        f"{self._position(section, name)}: {name} = {short_repr(values)}: expected settings."
-                    )
+                self._check_settings(values, section, name)
                 if (twin := folders.setdefault(folder_name(name).lower(), name)) != name:
                     reason = f"'{name}' and '{twin}' would have the same folder"
                     raise ConfigError(f"{self._position(section, name)}: {reason}. Rename one of them.")
+
+        self._check_settings(self.values.get("defaults", {}), "defaults")
+
+    def _check_settings(self, values: Any, *keys: str) -> None:
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{self._position(*keys)}: {keys[-1]} = {short_repr(values)}: expected settings.")
 
     def _list_seeds(self, seeds: Any) -> list[int]:
         numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
@@ -142,18 +147,17 @@ class SweepPlan:
 
     def _resolve(self, setting: str, env: str) -> ExperimentConfig:
         """Return the settings of a cell."""
-        section = self.values["settings"][setting]
+        section, path = self.values["settings"][setting], ("settings", setting, "algorithm")
         algorithm = str(section.get("algorithm", self.values.get("algorithm", DEFAULT_ALGORITHM)))
-        layers = [
-            *self._saved_preset(algorithm, setting, env),
-            Layer("", {"device": self.device} if self.device else {}),
-        ]
-        layers += self._iter_layers("defaults")
-        if not {"env", "env.id", "data", "data.path"} & flatten(self.values["environments"][env]).keys():
-            layers.append(check_layer(self._position("environments", env), {"env": env}))
-        layers += [*self._iter_layers("environments", env), *self._iter_layers("settings", setting)]
-        with self._errors_at("settings", setting, "algorithm"):
-            config = resolve_with_data(Request(algorithm=algorithm, files=layers))
+        with trust_modules(not self.lines):  # what a program passes, the user names
+            check_module(algorithm, self._position(*path))
+            layers = [*self._iter_layers("defaults")]
+            if not {"env", "env.id", "data", "data.path"} & flatten(self.values["environments"][env]).keys():
+                layers.append(check_layer(self._position("environments", env), {"env": env}))
+            layers += [*self._iter_layers("environments", env), *self._iter_layers("settings", setting)]
+        base = [*self._saved_preset(algorithm, setting, env), *[Layer("", {"device": self.device})] * bool(self.device)]
+        with self._errors_at(*path):
+            config = resolve_with_data(Request(algorithm=algorithm, files=[*base, *layers]))
             check_seeds(config, self.seeds, 0)
         return config
 
@@ -173,7 +177,7 @@ class SweepPlan:
         preset = (saved.get("experiment") or {}).get("preset")
         return [Layer(str(file), {"preset": preset})] if preset and saved.get("algorithm") == algorithm else []
 
-    def _check_environments(self) -> None:
+    def check_environments(self) -> None:
         """Make each environment once, and check that its actions suit each algorithm; an error names the line."""
         probes: list[tuple[EnvConfig, ActionSpec]] = []
         for (setting, env), config in self.cells.items():
@@ -200,13 +204,9 @@ class SweepPlan:
         return folders
 
     def write(self) -> None:
-        """Write the content of the file, with earlier names that it no longer has, to the folder of the sweep."""
-        values = dict(self.values)
-        for setting, env in list_sweep(self.path):
-            values["settings"] = {**values["settings"], setting: values["settings"].get(setting, {})}
-            values["environments"] = {**values["environments"], env: values["environments"].get(env, {})}
+        """Write the content of the file to the folder of the sweep."""
         with disk_errors_as_run_error(self.path):
-            write_atomic(self.path / SWEEP_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+            write_atomic(self.path / SWEEP_FILE, yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True))
 
     def _position(self, *keys: str) -> str:
         """Return where ``keys`` are in the file, for errors."""
