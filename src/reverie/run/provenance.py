@@ -15,15 +15,13 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from reverie.core.documents import read_json
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import read_file, write_atomic, write_json
-from reverie.core.hardware import choose_device, processor_name
 from reverie.core.imports import list_user_files
 from reverie.core.kernel_dispatch import kernel_problem, kernels_disabled
 from reverie.core.logger import logger
+from reverie.core.processor import processor_name
 from reverie.core.version import version
 from reverie.run.folder import RunFolder, SavedConfig, modules_in, settings_changes
 
@@ -43,9 +41,8 @@ def record_process(folder: RunFolder, saved: SavedConfig, step: int, modules: It
     """
     entries = read_processes(folder)
     files = _read_modules([*sorted(modules_in(saved)), *modules])
-    kernels = "off" if kernels_disabled() else kernel_problem() or "on"
     entry = {"step": step, "command": _format_command(), "folder": os.getcwd(), "host": platform.node()}
-    entry |= {"git": _read_git(Path.cwd()), **_describe(saved, files, torch.get_num_threads(), kernels)}
+    entry |= {"git": _read_git(Path.cwd()), **_describe(saved, files, _describe_pytorch(saved))}
     if entries and {**entries[-1], "step": step} == entry:
         return
     for name, content in files.items():
@@ -86,7 +83,7 @@ def describe_provenance(folder: RunFolder, saved: SavedConfig) -> dict[str, str]
     kernels = str(last["machine"].get("kernels"))
     if kernels_disabled() != (kernels == "off"):
         kernels = "off" if kernels_disabled() else "on"
-    current = _describe(saved, _read_modules(last["modules"]), last["machine"].get("threads"), kernels)
+    current = _describe(saved, _read_modules(last["modules"]), {"kernels": kernels})
     rows = {"versions": versions, "machine": machine, "code": code, "command": [str(last.get("command", ""))]}
     texts = {name: ", ".join(parts) for name, parts in rows.items() if any(parts)}
     changes = _list_changes(last, current)
@@ -141,19 +138,27 @@ def _list_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return settings_changes({name: old_facts[name] for name in names}, {name: new_facts[name] for name in names})
 
 
-def _describe(saved: SavedConfig, files: Mapping[str, bytes], threads: int | None, kernels: str) -> dict[str, Any]:
+def _describe_pytorch(saved: SavedConfig) -> dict[str, Any]:
+    """Return device, threads and kernels of this process, which trains."""
+    import torch  # not for commands that only read runs
+
+    from reverie.core.hardware import choose_device
+
+    device = choose_device(saved.experiment["device"])
+    kernels = "off" if kernels_disabled() else kernel_problem() or "on"
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    return {"device": name, "threads": torch.get_num_threads(), "kernels": kernels}
+
+
+def _describe(saved: SavedConfig, files: Mapping[str, bytes], pytorch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compared parts of an entry. ``files``: the contents of its modules."""
-    device = str(saved.experiment.get("device", "auto"))
-    with contextlib.suppress(ReverieError):  # there is no such device
-        device = choose_device(device)
-        device = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     machine = {"system": f"{platform.system()} {platform.machine()}", "processor": processor_name()}
     packages = {
         name: text for name in ("torch", "numpy", "gymnasium", *saved.packages) if (text := _find_version(name))
     }
     return {
         "versions": {"reverie": version(), "python": platform.python_version(), **packages},
-        "machine": {**machine, "device": device, "threads": threads, "kernels": kernels},
+        "machine": {**machine, **pytorch},
         "modules": {name: _digest(content) for name, content in files.items()},
     }
 
