@@ -156,7 +156,7 @@ def plot_profiles(png: Path, normalized: Sequence[ComparedSetting], colors: Mapp
     thresholds = np.linspace(values.min(), values.max(), PROFILE_POINTS)
     measure = functools.partial(performance_profile, thresholds=thresholds)
     figure, (axes,) = new_panels(1, 1, SIZE)
-    style_axes(axes, "normalized score", "fraction of runs with a higher score", normalized[0].comparison_key)
+    style_axes(axes, "normalized score", "fraction of runs with a higher score", "performance profiles")
     for setting in normalized:
         axes.plot(thresholds, measure(setting.scores), color=colors[setting.title], label=setting.title)
         ends = interval(measure, setting.scores)
