@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +20,6 @@ from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun,
 from reverie.core.terminal import show
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
-    from reverie.log.aggregate import Comparison
     from reverie.run.checkpoint import Checkpoints
 
 
@@ -125,25 +124,14 @@ class CompareCommand:
             return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
         from reverie.distributed.compare import compare  # imports torch
 
-        options = {name: getattr(self, name) for name in ("at", "figure", "labels", "colors", "normalize", "profile")}
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "runs"}
         comparison = compare(*self.runs, **options)
         show(comparison)
-        files = {"figure": comparison.figure, "profile": self.profile} | self._write_tables(comparison)
+        files = {"figure": comparison.figure} | {name: options[name] for name in ("profile", "csv", "latex")}
         print_files({name: path for name, path in files.items() if path is not None})
         if self.figure is not None and comparison.figure is None:
             return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
         return 0
-
-    def _write_tables(self, comparison: Comparison) -> dict[str, Path]:
-        from reverie.core.files import disk_errors_as_run_error, write_atomic
-        from reverie.log.tables import format_csv, format_latex
-
-        formats = {"csv": (self.csv, format_csv), "latex": (self.latex, format_latex)}
-        files = {name: (path, write) for name, (path, write) in formats.items() if path is not None}
-        for path, format_table in files.values():
-            with disk_errors_as_run_error(path):
-                write_atomic(path, format_table(comparison))
-        return {name: path for name, (path, _) in files.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError, count_noun, did_you_mean, short_repr
-from reverie.core.files import disk_errors_as_run_error
+from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.logger import logger
 from reverie.log.aggregate import (
     ComparedSetting,
@@ -26,6 +26,7 @@ from reverie.log.aggregate import (
     seeds_curve_data,
     summarize_seed,
 )
+from reverie.log.tables import format_csv, format_latex
 from reverie.run.config import parse_period
 from reverie.run.folder import (
     RunFolder,
@@ -62,6 +63,7 @@ def compare(
     *runs: Path | str, at: int | None = None, figure: Path | str | None = None,
     labels: Mapping[str, str] | None = None, colors: Mapping[str, str] | None = None,
     normalize: Path | str | Mapping[str, Sequence[float]] | None = None, profile: Path | str | None = None,
+    csv: Path | str | None = None, latex: Path | str | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare settings by the scores of their seeds, which can be trained by separate jobs.
 
@@ -83,6 +85,8 @@ def compare(
             policy: ``{"Pendulum-v1": [-1200, -150]}``, or a YAML file. Then scores are also aggregated over all
             environments.
         profile: plot performance profiles of the normalized scores to this file.
+        csv: write the scores to this file, with a row for each label and environment.
+        latex: write the IQMs with their intervals to this file, as a table for LaTeX.
 
     Raises:
         ReverieError: there is no run at one of these paths, or none with a score; or a label, a color or a reference
@@ -115,7 +119,14 @@ def compare(
             if "profile" in files:
                 plot_profiles(files["profile"], normalized, every_color)
     chances = improvements([*contenders, *normalized])
-    return Comparison(settings=contenders, probability_of_improvement=chances, figure=picture, normalized=normalized)
+    comparison = Comparison(
+        settings=contenders, probability_of_improvement=chances, figure=picture, normalized=normalized
+    )
+    for table, format_table in ((csv, format_csv), (latex, format_latex)):
+        if table is not None:
+            with disk_errors_as_run_error(Path(table)):
+                write_atomic(Path(table), format_table(comparison))
+    return comparison
 
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:

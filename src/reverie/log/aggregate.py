@@ -298,18 +298,6 @@ class Comparison:
             groups.setdefault(setting.comparison_key, []).append(setting)
         return groups
 
-    def to_csv(self) -> str:
-        """Return the scores as CSV: a row for each label and environment."""
-        from reverie.log.tables import format_csv
-
-        return format_csv(self)
-
-    def to_latex(self) -> str:
-        """Return a table for LaTeX of the IQMs and their intervals, by environment and label."""
-        from reverie.log.tables import format_latex
-
-        return format_latex(self)
-
     def __str__(self) -> str:
         parts = []
         for key, group in self.groups.items():

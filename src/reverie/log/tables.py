@@ -6,13 +6,10 @@ import csv
 import io
 import math
 import re
-from typing import TYPE_CHECKING
 
 from reverie.core.statistics import IntervalEstimate, mean, median
 from reverie.core.terminal import formula_free
-
-if TYPE_CHECKING:
-    from reverie.log.aggregate import Comparison
+from reverie.log.aggregate import Comparison
 
 COLUMNS = ("label", "algorithm", "environment", "seeds", "steps", "mean", "median", "iqm", "iqm_low", "iqm_high")
 
