@@ -35,14 +35,14 @@ class RandomPolicy(StatelessStorage[Any]):
     """Takes uniformly random legal actions."""
 
     def __init__(self, spec: ActionSpec, seed: int) -> None:
-        self.spec, self.rng = spec, np.random.default_rng(seed)
+        self._spec, self._rng = spec, np.random.default_rng(seed)
 
     def initial(self, num_envs: int) -> Any:
         """Return None: there is no state."""
 
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         """Return flat actions ``[N, A]``, and ``state`` as it is."""
-        return random_flat_actions(self.spec, len(step), self.rng, step.obs.get(MASK_KEY)), state
+        return random_flat_actions(self._spec, len(step), self._rng, step.obs.get(MASK_KEY)), state
 
 
 def play_beginnings(agent: Agent, episodes: int = 100, *, random: bool = False) -> list[Batch]:

@@ -89,7 +89,10 @@ class SeedsFolder:
         if before is not None:
             config = config.merge(initial_settings(config, before, path))
         plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
-        self.config, self.path, self.before, self.plain = config, path, before, plain
+        self.config: ExperimentConfig = config
+        self.path: Path = path
+        self.before: dict[str, Any] | None = before
+        self.plain: dict[str, Any] = plain
         self.files: dict[str, Path] = _seeds_files(path)
         self.title: str = f"{config.name} on {config.task_label}"
         self.runs: list[ChildRun] = [ChildRun(path, f"seed-{seed}", seed, config) for seed in seeds]

@@ -272,7 +272,11 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         obs, *rest, info = checked_step(self.env, action)
         return self._with_info(obs, info), *rest, info
 
-    snapshot = restore = LeafWrapper.snapshot
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return or restore the state of this wrapper: it has none."""
+        return ()
+
+    restore = snapshot
 
 
 SHORT: dict[str, type[Any]] = {

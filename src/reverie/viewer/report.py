@@ -83,7 +83,8 @@ def report(
 
     Args:
         run: a run, its agent, or an agent that :func:`reverie.load` made of a policy.
-        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the run folder, or else NAME.html.
+        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the run folder, or else
+            NAME.html.
         episodes: new episodes of the agent. 0: only what the run has logged.
         dreams: dreams to judge for each snapshot of a world model. 0: none.
         frames: pictures of each shown episode. 0: none.
