@@ -3,9 +3,11 @@
 
     python deploy/slurm.py --partition gpu --hours 24 --gpus 1 -- dreamer_v3 --env ALE/Pong-v5 --run runs/pong
     python deploy/slurm.py --partition gpu --seeds 5 -- dreamer_v3 --env ALE/Pong-v5 --run runs/pong
+    python deploy/slurm.py --partition gpu --sweep ablation.yaml
 
 What follows ``--`` are the words of ``reverie train``; ``--run`` must be on a disk that all nodes see. With ``--seeds``
 each job of an array trains one seed, in runs/pong/seed-0 and so on; ``reverie compare runs/pong`` puts them together.
+With ``--sweep`` each job is an unfinished run of ``reverie sweep``, whose ``--status`` says how far they are.
 """
 
 from __future__ import annotations
@@ -52,6 +54,21 @@ class Training:
         return submitit.helpers.DelayedSubmission(Training(self.words))
 
 
+def sweep_jobs(said: argparse.Namespace, parser: argparse.ArgumentParser) -> list[list[str]]:
+    """Return the words of reverie train for each unfinished run of a sweep, on GPUs if the jobs have some."""
+    from reverie.cli.train import read_seeds  # torch comes with it
+    from reverie.core.errors import ReverieError
+    from reverie.distributed.sweep import SweepPlan, prepare_commands
+
+    device = "cuda" if said.gpus and not said.local else None
+    seeds = None if said.seeds is None else read_seeds(said.seeds, 0)
+    try:
+        commands = prepare_commands(SweepPlan(said.sweep, seeds=seeds, device=device))
+    except ReverieError as error:
+        parser.error(str(error))
+    return [words[1:] for words in commands]
+
+
 def main(args: list[str]) -> int:
     """Submit the job, or one for each seed, and print its id; with ``--local`` run it here, and wait."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,13 +80,16 @@ def main(args: list[str]) -> int:
     parser.add_argument("--requeue", type=int, default=100, help="how often the job is queued again, at most")
     parser.add_argument("--logs", default="runs/slurm", help="folder for the output of the jobs")
     parser.add_argument("--seeds", help="a job for each seed: how many, from --seed on, or a list such as 1,5,7")
+    parser.add_argument("--sweep", metavar="FILE", help="a job for each unfinished run of this sweep")
     parser.add_argument("--local", action="store_true", help="run it on this machine, without Slurm, and wait")
-    parser.add_argument("train", nargs="+", metavar="-- ALGORITHM ... --run DIR", help="words of reverie train")
+    parser.add_argument("train", nargs="*", metavar="-- ALGORITHM ... --run DIR", help="words of reverie train")
     said = parser.parse_args(args)
     flags, jobs = dict(iter_flags(said.train)), [said.train]
-    if not {"run", "resume"} & {*flags}:
+    if said.sweep:
+        jobs = sweep_jobs(said, parser)
+    elif not {"run", "resume"} & {*flags}:
         parser.error("no --run: the next job could not go on with the run of this one")
-    if said.seeds is not None:
+    elif said.seeds is not None:
         from reverie.cli.train import read_seeds  # torch comes with it
 
         words, run = remove_flags(said.train, {"run", "resume", "seed"}), (flags.get("run") or flags["resume"])[0]
@@ -85,6 +105,9 @@ def main(args: list[str]) -> int:
         cpus_per_task=said.cpus, mem_gb=said.memory, slurm_signal_delay_s=120,
         **({"slurm_partition": said.partition} if said.partition else {}),
     )  # fmt: skip
+    if not jobs:
+        print("all runs have finished")
+        return 0
     with executor.batch():
         submitted = [executor.submit(Training(words)) for words in jobs]
     for job in submitted:

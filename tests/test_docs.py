@@ -97,6 +97,7 @@ def test_the_readme_is_short_and_begins_with_two_commands() -> None:
 NOT_RUN = {
     "train": "trains for long; its settings are resolved",
     "tune": "trains for long; its settings are resolved",
+    "sweep": "needs a file; tests/distributed/test_sweep.py has one",
     "reach": "needs a goal-conditioned run; tests/agent/test_reaching.py has some",
     "bench": "takes its time; its settings are resolved",
     "view": "ends with Ctrl-C; tests/viewer has a browser",
@@ -304,9 +305,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, runs, train, train_options
+    from reverie.cli import agent, bench, check, data, runs, sweep, train, train_options
 
-    modules = (agent, bench, check, data, train_options, runs, train)
+    modules = (agent, bench, check, data, train_options, runs, sweep, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(x.flag for kind in [*kinds, *configs()] for x in iter_options(kind))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}

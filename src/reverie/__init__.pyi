@@ -78,7 +78,10 @@ from .core.errors import ReverieError as ReverieError
 from .datasets.config import DatasetConfig as DatasetConfig
 from .distributed.collector import Collector as Collector
 from .distributed.compare import compare as compare
+from .distributed.logs import logs as logs
 from .distributed.seeds import SeedsResult as SeedsResult
+from .distributed.sweep import SweepResult as SweepResult
+from .distributed.sweep import sweep as sweep
 from .distributed.tune import TuneResult as TuneResult
 from .envs.check import EnvReport as EnvReport
 from .envs.config import EnvConfig as EnvConfig

@@ -1,5 +1,6 @@
 """Agents are passed on to a hub, to storage and to folders, and act there as they did here."""
 
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,7 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     folder = next(name for name in files if name.endswith(".safetensors")).rpartition("/")[0]
     assert {*files} == {
         ".gitattributes", "README.md", "agent.json", "config.yaml", "spec.json", "eval.json", "curve.png",
+        "provenance.json",
         *(f"{folder}/{name}" for name in ("tensors.safetensors", "state.json", "manifest.json")),
     } - ({"curve.png"} if not (trained / "curve.png").exists() else set())  # fmt: skip
     assert played(reverie.load("hf://me/pole")) == played(reverie.load(trained))
@@ -64,8 +66,10 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     assert sum(name.endswith(".safetensors") for name in hub.files("me/pole")[1]) == 1
     pulled = reverie.pull(f"hf://me/pole@{first}", "old")
     assert sorted(path.name for path in pulled.iterdir() if path.name != "curve.png") == [
-        "README.md", "agent.json", "checkpoints", "config.yaml", "eval.json", "spec.json"
+        "README.md", "agent.json", "checkpoints", "config.yaml", "eval.json", "provenance.json", "spec.json"
     ]  # fmt: skip
+    (process,) = json.loads((pulled / "provenance.json").read_text())["processes"]
+    assert process.keys() == {"step", "git", "versions", "machine", "modules"}  # no command, folder, host
     begin = ["train", "dreamer_v3", "--config", "old/config.yaml", "--init-from", "hf://me/pole", "--run", "on"]
     assert main([*begin, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
     with pytest.raises(RunError, match="old already exists"):

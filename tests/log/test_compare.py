@@ -1,5 +1,6 @@
 """Settings side by side: what people read, which runs count, and what is said of places that hold none."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 import reverie
 from reverie.cli import main
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.statistics import interval, performance_profile
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.rules import validate_config
 from reverie.experiment.saved_settings import saved_settings
@@ -169,6 +171,107 @@ def test_a_figure_has_one_source_a_panel(capsys, monkeypatch):
         assert Path(name).read_bytes().startswith(start)
     assert main(["compare", *paths, "--figure", "panels.jpg"]) == 1
     assert "figure = panels.jpg: expected a file name ending in .png, .svg, .pdf" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- of a paper
+
+
+def ablation():
+    """Two settings in two environments, with five seeds each, as a sweep leaves them."""
+    Path("paper").mkdir()
+    Path("paper/sweep.yaml").write_text(
+        "settings: {base: {}, no_x: {}}\nenvironments: {Pendulum-v1: {}, Hopper-v5: {}}"
+    )
+    curve = [(1000, 0.0), (2000, 1.0)]
+    for setting, shift in {"base": 10.0, "no_x": 0.0}.items():
+        seeds(f"paper/{setting}/Pendulum-v1", "Pendulum-v1", *(shift + x for x in (1, 5, 2, 9, 4)), curve=curve)
+        seeds(f"paper/{setting}/Hopper-v5", "Hopper-v5", *(shift + x for x in (30, 80, 50, 90, 20)), curve=curve)
+    return "paper"
+
+
+REFERENCES = {"Pendulum-v1": [0, 20], "Hopper-v5": [0, 100]}
+
+
+def test_scores_are_aggregated_over_normalized_environments(said):
+    found = reverie.compare(ablation(), normalize=REFERENCES, labels={"no_x": "Without x"})
+    assert [each.title for each in found.normalized] == ["base", "Without x"]
+    pendulum, hopper = (np.array(x) for x in ((1, 5, 2, 9, 4), (30, 80, 50, 90, 20)))
+    for each, shift in zip(found.normalized, (10, 0), strict=True):
+        scores = np.stack([(pendulum + shift) / 20, (hopper + shift) / 100], 1)
+        np.testing.assert_allclose(each.scores, scores)
+        ordered = sorted(scores.ravel())  # ten scores: two are cut off at either end
+        assert each.iqm().value == pytest.approx(sum(ordered[2:8]) / 6)
+        thresholds = np.linspace(0, 1, 7)
+        fraction = performance_profile(each.scores, thresholds)
+        low, high = interval(functools.partial(performance_profile, thresholds=thresholds), each.scores)
+        assert fraction.tolist() == [sum(x > limit for x in ordered) / 10 for limit in thresholds]
+        assert (low <= fraction).all()
+        assert (fraction <= high).all()
+        generator, draws = np.random.default_rng(1), []
+        for _ in range(4000):  # each environment's seeds on their own
+            picks = [scores[generator.integers(5, size=5), task] for task in range(2)]
+            draws.append([np.mean([x > limit for pick in picks for x in pick]) for limit in thresholds])
+        np.testing.assert_allclose([low, high], np.percentile(draws, [2.5, 97.5], axis=0), atol=0.11)
+    text = str(found).splitlines()
+    (head,) = (line for line in text if line.startswith("all, normalized"))
+    assert re.split("  +", head)[1:] == ["seeds", "env steps", "mean", "median", "IQM", "95 % interval"]
+    wins = np.mean([np.mean((a[:, None] > b) + 0.5 * (a[:, None] == b)) for a, b in
+                    ((pendulum + 10, pendulum), (hopper + 10, hopper))])  # fmt: skip
+    assert text[-1].startswith(f"  {wins:.2f} (95 % ")
+    assert max(map(len, text)) <= 80
+    assert not said
+
+
+@pytest.mark.usefixtures("drawn")
+def test_figures_and_tables_have_the_labels_and_colors(capsys, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, png: figures.append(figure) or save_figure(figure, png))
+    ablation()
+    Path("scores.yaml").write_text("Pendulum-v1: [0, 20]\nHopper-v5: [0, 100]\n")
+    options = ["--labels", "base=All & x_1,no_x=None", "--colors", "{None: tab:red}", "--normalize", "scores.yaml"]
+    files = ["--figure", "curves.svg", "--profile", "profile.pdf", "--csv", "out/scores.csv", "--latex", "table.tex"]
+    assert main(["compare", "paper", *options, *files]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in files[1::2])
+    curves, profile = figures
+    titles = {text.get_text().partition("\n")[0] for axes in curves.axes for text in axes.texts}
+    assert titles == {"All & x_1", "None"}
+    assert {text.get_color() for axes in curves.axes for text in axes.texts if text.get_text().startswith("None")} == {
+        "tab:red"
+    }
+    assert [line.get_color() for line in profile.axes[0].lines][1] == "tab:red"
+    assert b"<text" in Path("curves.svg").read_bytes()
+    rows = Path("out/scores.csv").read_text().splitlines()
+    assert rows[0] == "label,algorithm,environment,seeds,steps,mean,median,iqm,iqm_low,iqm_high"
+    assert rows[1].startswith("All & x_1,dreamer_v3,Pendulum-v1,5,2000,14.2,14,13.666667,")
+    assert [row.split(",")[0] for row in rows[5:]] == ["All & x_1", "None"]
+    table = Path("table.tex").read_text().splitlines()
+    assert table[2] == r" & All \& x\_1 & None \\"
+    assert re.fullmatch(r"Pendulum-v1 & \\textbf\{13.67\} \[1\d\.\d\d, \d+\.\d\d\] & 3.67 \[.*\] \\\\", table[4])
+    assert sum("textbf" in line for line in table) == 3
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"labels": {"bas": "x"}}, "labels: 'bas' names no setting. Did you mean 'base'"),
+    ({"labels": {"base": "x", "no_x": "x"}}, "labels: 'x' is the label of paper/base/Pendulum-v1 and of paper/no_x"),
+    ({"colors": {"Base": "red"}}, "colors: there is no label 'Base'. Did you mean 'base'"),
+    ({"colors": {"base": "rad"}}, "colors: base = 'rad': expected a color"),
+    ({"normalize": {"Hopper-v5": [0, 1]}}, "normalize: Pendulum-v1 = None: expected \\[LOW, HIGH\\], the two"),
+    ({"normalize": {**REFERENCES, "Hopper-v5": [2, 2.0]}}, "normalize: Hopper-v5 = \\[2, 2.0\\]: expected \\[LOW"),
+    ({"profile": "a.png"}, "profile: a performance profile needs normalized scores"),
+    ({"profile": "a.jpg"}, "profile = a.jpg: expected a file name"),
+])  # fmt: skip
+def test_what_fits_no_setting_is_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        reverie.compare(ablation(), **options)
+
+
+def test_labels_without_scores_somewhere_are_left_out_of_the_normalized_ones(said):
+    ablation()
+    seeds("more", "Pendulum-v1", 1.0)
+    found = reverie.compare("paper", "more", normalize=REFERENCES)
+    assert [each.title for each in found.normalized] == ["base", "no_x"]
+    assert said == ["more: left out of the normalized scores, since it has none in Hopper-v5"]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from reverie.core.clock import Clock
 from reverie.core.files import iter_lines
 from reverie.log import sinks
 from reverie.log.jsonl import FINAL, JsonlSink, metric_series, read_metrics
-from reverie.log.sinks import ErrorTolerantSink, LogOutputs, TensorBoardSink, VideoSink
+from reverie.log.sinks import ErrorTolerantSink, LogOutputs, MediaSink, TensorBoardSink
 from reverie.run.checkpoint import export_checkpoint
 from run_logs import logged
 
@@ -81,22 +82,27 @@ def test_entries_that_will_be_made_again_at_the_very_step_are_set_aside(tmp_path
 def test_tensorboard_holds_scalars_and_videos(tmp_path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     sink = TensorBoardSink(tmp_path)
-    sink.write({"loss/a": 1.5, "report/dream": VIDEO, "latents": np.arange(5.0)}, 7)
+    sink.write({"loss/a": 1.5, "report/dream": VIDEO, "latents": np.arange(5.0), "map": VIDEO[0], "note": "a text"}, 7)
     sink.close()
     events = event_accumulator.EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/a")] == [(7, 1.5)]
     assert events.Images("report/dream")[0].encoded_image_string.startswith(b"GIF8")
+    assert events.Images("map")[0].encoded_image_string.startswith(b"\x89PNG")
     assert events.Tags()["histograms"] == ["latents"]
+    assert events.Tags()["tensors"] == ["note/text_summary"]
 
 
-def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path):
-    sink = VideoSink(tmp_path / "videos", keep=2)
+def test_videos_images_and_texts_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path):
+    sink = MediaSink(tmp_path, keep=2)
     for step in (1, 2, 30):
-        sink.write({"report/dream": VIDEO, "loss/a": 1.0}, step)
+        sink.write({"report/dream": VIDEO, "loss/a": 1.0, "train/map": VIDEO[0], "train/note": f"é {step}"}, step)
     sink.close()
-    names = sorted(path.name for path in (tmp_path / "videos").iterdir())
-    assert names == ["report_dream-000000000002.mp4", "report_dream-000000000030.mp4"]
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
+    kinds = {"images/train_map": "png", "texts/train_note": "txt", "videos/report_dream": "mp4"}
+    assert names == [f"{name}-{step:012d}.{suffix}" for name, suffix in kinds.items() for step in (2, 30)]
+    assert (tmp_path / "texts/train_note-000000000030.txt").read_text(encoding="utf-8") == "é 30"
+    assert Image.open(tmp_path / "images/train_map-000000000002.png").size == VIDEO.shape[2:0:-1]
 
 
 @pytest.mark.parametrize(("steps", "before", "since"), [(0, False, None), (0, True, 1), (30, True, 31)])
@@ -109,7 +115,7 @@ def test_tensorboard_hides_what_an_earlier_process_logged_later(tmp_path, monkey
     with LogOutputs(path=tmp_path, title="", settings=settings, export=export_checkpoint).open(
         Clock(length=100, env_steps=steps)
     ) as all_:
-        assert len(all_) == 3
+        assert len(all_) == 4
     assert made == [since]
 
 

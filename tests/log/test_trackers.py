@@ -15,7 +15,7 @@ import pytest
 import reverie
 from reverie.core.errors import RunError
 from reverie.log import trackers
-from reverie.log.sinks import ErrorTolerantSink, LogOutputs, VideoSink
+from reverie.log.sinks import ErrorTolerantSink, LogOutputs, MediaSink
 from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.run.checkpoint import export_checkpoint
 
@@ -63,7 +63,7 @@ def wandb(monkeypatch):
 
 
 def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
-    VideoSink(run.path / "videos").write(VALUES, 40)
+    MediaSink(run.path).write(VALUES, 40)
     sink = WandbSink(run, None)
     sink.write(VALUES, 40)
     sink.write({"nothing": float("inf")}, 50)
@@ -109,7 +109,7 @@ def test_training_goes_on_when_weights_and_biases_has_died(run, wandb, said):
 
 
 def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
-    VideoSink(run.path / "videos").write(VALUES, 40)
+    MediaSink(run.path).write(VALUES, 40)
     sink = MlflowSink(run, None)
     sink.write(VALUES, 40)
     sink.write({f"x{i}": float(i) for i in range(2500)}, 50)
@@ -158,7 +158,7 @@ def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
             return getattr(client, name)
 
     sink._client = Down()
-    VideoSink(run.path / "videos").write(VALUES, 0)
+    MediaSink(run.path).write(VALUES, 0)
     sink.write({"film": VALUES["film"], "x": 0.0}, 0)
     for step in range(1, 4):
         sink.write({"x": float(step)}, step)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from reverie.run.episodes import Episodes, info_columns, join_episodes
+from reverie.run.episodes import TERMINATED, Episodes, info_columns, join_episodes
 
 
 def episodes(*rows):
@@ -14,8 +14,9 @@ def episodes(*rows):
 
 
 def as_rows(parts):
-    """The rows of :func:`episodes` of all ``parts``."""
+    """The rows of :func:`episodes` of all ``parts``, without what is no metric."""
     whole = join_episodes(parts)
     rows = [*zip(whole.score.tolist(), whole.length.tolist(), strict=True)]
-    infos = [{name: x[i] for name, x in whole.info.items() if not math.isnan(x[i])} for i in range(len(rows))]
+    columns = {name: x for name, x in whole.info.items() if name != TERMINATED}
+    infos = [{name: x[i] for name, x in columns.items() if not math.isnan(x[i])} for i in range(len(rows))]
     return [(*row, info) if info else row for row, info in zip(rows, infos, strict=True)]

@@ -110,6 +110,14 @@ def test_it_says_nothing_of_this_machine(trained, page):
     assert page._repr_html_().count("<iframe") == 1
 
 
+def test_a_policy_without_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = reverie.report(reverie.load(lambda obs: int(obs[2] > 0), env="CartPole-v1"), episodes=10, frames=0)
+    assert page.path.is_file()
+    assert page.finding.startswith("A mean return of ")
+    assert page.finding.endswith(" over 10 episodes.")
+
+
 def test_the_command_and_what_it_refuses(trained, tmp_path, capsys):
     out = tmp_path / "facts.json"
     assert main(["report", str(trained), "--out", str(out), "--episodes", "2", "--dreams", "0", "--frames", "0"]) == 0

@@ -21,6 +21,7 @@ from reverie.log.artifacts import AGENT_FILE
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.folder import RunFolder
+from reverie.run.provenance import shareable_processes
 
 if TYPE_CHECKING:
     from reverie.agent.player import Player
@@ -37,6 +38,9 @@ def write_agent_folder(to: Path, folder: RunFolder, step: int, algo: State, long
     config = yaml.safe_dump(without_folders(read_yaml(folder.config)), sort_keys=False, allow_unicode=True)
     (to / folder.config.name).write_text(config, encoding="utf-8")
     shutil.copy2(folder.spec, to)
+    if folder.provenance.is_file():
+        processes = without_folders(shareable_processes(folder))
+        write_json(RunFolder(to).provenance, {"processes": processes})
     return to
 
 

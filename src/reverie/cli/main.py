@@ -44,6 +44,7 @@ COMMANDS = {
     ),
     "info": ("runs:InfoCommand", "describe a run: its settings, progress, results and files"),
     "tune": ("train:tune_command", "search for good settings, with Optuna or in a grid"),
+    "sweep": ("sweep:SweepCommand", "train named settings in several environments with several seeds, from a file"),
     "import": ("runs:ImportCommand", "import a Stable-Baselines3 agent as a run, to evaluate, export or train further"),
     "push": ("runs:PushCommand", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
     "pull": ("runs:PullCommand", "download a shared agent"),

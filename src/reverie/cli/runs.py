@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -97,24 +97,40 @@ class CompareCommand:
     """Compare several settings over their seeds: the scores, and the probability that one is better."""
 
     runs: Annotated[tuple[Path, ...], Positional("FOLDER ...")] = ()
-    """For each setting, a folder with the runs of its seeds, or a single run. Runs that match a quoted pattern, such as
-    'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate setting."""
+    """For each setting, a folder with the runs of its seeds, or a single run; or the folder of a sweep. Runs that match
+    a quoted pattern, such as 'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate
+    setting."""
     at: int | None = None
     """Compare the scores after so many steps: of a longer run its last evaluation up to this step."""
     figure: Path | None = None
     """Plot the learning curves, with intervals, to this file: .png, .svg or .pdf."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Names for people, by folder, pattern or name in a sweep: '{runs/sac: SAC, runs/td3: TD3}'. Settings in several
+    environments with the same label are one line of a table."""
+    colors: dict[str, str] = field(default_factory=dict)
+    """Colors of the figures by label: '{SAC: "#1f62b4", TD3: tab:orange}'."""
+    normalize: Path | None = None
+    """YAML file with the scores of each environment that become 0 and 1, `Pendulum-v1: [-1200, -150]`. The scores are
+    then also aggregated over all environments."""
+    profile: Path | None = None
+    """Plot performance profiles of the normalized scores to this file: .png, .svg or .pdf."""
+    csv: Path | None = None
+    """Write the scores to this file as CSV."""
+    latex: Path | None = None
+    """Write the IQMs with their intervals to this file as a table for LaTeX."""
 
     def __call__(self) -> int:
         if not self.runs:
             return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
         from reverie.distributed.compare import compare  # imports torch
 
-        comparison = compare(*self.runs, at=self.at, figure=self.figure)
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "runs"}
+        comparison = compare(*self.runs, **options)
         show(comparison)
+        files = {"figure": comparison.figure} | {name: options[name] for name in ("profile", "csv", "latex")}
+        print_files({name: path for name, path in files.items() if path is not None})
         if self.figure is not None and comparison.figure is None:
             return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
-        if comparison.figure is not None:
-            print_files({"figure": comparison.figure})
         return 0
 
 
@@ -241,6 +257,7 @@ class InfoCommand:
         from reverie.log.jsonl import read_metrics
         from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
         from reverie.run.folder import RunFolder, read_saved_config
+        from reverie.run.provenance import describe_provenance
 
         folder, saved = RunFolder(self.run), read_saved_config(self.run)
         settings = saved.experiment
@@ -271,6 +288,7 @@ class InfoCommand:
         }
         for key_path, text in saved.custom.items():
             facts[f"from Python: {key_path}"] = text
+        facts |= describe_provenance(folder, saved)
         for name, value in facts.items():
             show(f"{name:<14}{value}")
         videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]

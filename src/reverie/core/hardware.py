@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, count_noun
+from reverie.core.processor import processor_name
 
 
 def choose_device(name: str) -> str:
@@ -121,17 +122,6 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
 """Side lengths of the square matrices that are multiplied."""
-
-
-def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's model name; with family and model if it has no number, as in some virtual machines."""
-    with contextlib.suppress(OSError, KeyError):
-        facts: dict[str, str] = dict(re.findall(r"^(\w[\w ]*?)[ \t]*:[ \t]*(.+)$", cpuinfo.read_text(), re.MULTILINE))
-        name = facts["model name"]
-        if re.search(r"\d", name) or not {"cpu family", "model"} <= set(facts):
-            return name
-        return f"{name} (family {facts['cpu family']}, model {facts['model']})"
-    return platform.processor() or platform.machine()
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

@@ -198,6 +198,14 @@ def _entries(module: str) -> list[str]:
     return entries
 
 
+def list_user_files(module: str) -> dict[str, Path]:
+    """Return the files that importing ``module`` runs, its packages' first, by module; {} if it is installed."""
+    if not is_module_name(module) or is_installed_module(module):
+        return {}
+    specs = {name: _spec_of(name) for name in accumulate(module.split("."), "{}.{}".format)}
+    return {name: Path(spec.origin) for name, spec in specs.items() if spec and spec.has_location and spec.origin}
+
+
 def _digest(file: Path, module: str) -> str:
     """Return the SHA-256 of a file; ``INSTALLED`` for that of an installed ``module``, and "" if it is unreadable."""
     if is_installed_module(module):

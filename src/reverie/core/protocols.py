@@ -284,8 +284,8 @@ class MeterLike(Protocol):
 class Sink(Protocol):
     """A destination of metrics."""
 
-    def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
-        """Record named scalars, and arrays such as videos, at ``step`` env steps."""
+    def write(self, values: Mapping[str, float | str | np.ndarray], step: int) -> None:
+        """Record named scalars, texts, and arrays such as images and videos, at ``step`` env steps."""
 
     def close(self) -> None:
         """Flush and release everything."""

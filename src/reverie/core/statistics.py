@@ -83,6 +83,11 @@ def probability_of_improvement(scores: ArrayLike, opponents: ArrayLike) -> np.nd
     return np.asarray(((a_scores > b_scores) + 0.5 * (a_scores == b_scores)).mean((-3, -2, -1)))
 
 
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
+    """Return the fractions ``[..., K]`` of runs, over all tasks, with a score above K ``thresholds`` (section 4.2)."""
+    return np.asarray((table(scores)[..., None] > np.asarray(thresholds)).mean((-3, -2)))
+
+
 def interval(
     measure: Measure, *samples: ArrayLike, confidence: float = CONFIDENCE, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:

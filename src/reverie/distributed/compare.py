@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError, count_noun
-from reverie.core.files import disk_errors_as_run_error
+from reverie.core.errors import ConfigError, RunError, count_noun, did_you_mean, short_repr
+from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.logger import logger
 from reverie.log.aggregate import (
     ComparedSetting,
@@ -21,18 +22,23 @@ from reverie.log.aggregate import (
     MeasurementSettings,
     SeedSummary,
     improvements,
+    normalize_scores,
     seeds_curve_data,
     summarize_seed,
 )
+from reverie.log.tables import format_csv, format_latex
 from reverie.run.config import parse_period
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
     is_final_result_of_step,
+    list_sweep,
     read_final_result,
     read_saved_config,
+    read_yaml,
     settings_changes,
 )
+from reverie.run.provenance import warn_of_differences
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
                "data", "seed")  # fmt: skip
@@ -53,7 +59,12 @@ def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
     )
 
 
-def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None = None) -> Comparison:
+def compare(
+    *runs: Path | str, at: int | None = None, figure: Path | str | None = None,
+    labels: Mapping[str, str] | None = None, colors: Mapping[str, str] | None = None,
+    normalize: Path | str | Mapping[str, Sequence[float]] | None = None, profile: Path | str | None = None,
+    csv: Path | str | None = None, latex: Path | str | None = None,
+) -> Comparison:  # fmt: skip
     """Compare settings by the scores of their seeds, which can be trained by separate jobs.
 
     The score of a seed is the mean return of its final evaluation, or else its estimated return. Runs without a score
@@ -64,42 +75,140 @@ def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None 
     Args:
         *runs: for each setting a folder that holds the runs of its seeds, or a single run, or a pattern such as
             ``"runs/sac-*"``: matching runs are seeds of one setting, and each matching folder of runs is a separate
-            setting.
+            setting. The folder of a sweep holds all of its settings.
         at: compare the scores after so many steps: of a longer run its last evaluation up to this step.
         figure: plot the learning curves, with intervals, to this file; its suffix is .png, .svg or .pdf.
+        labels: names for people, by the name of a setting: its folder, pattern, or name in a sweep. Settings in several
+            environments with the same label are one line of a table.
+        colors: colors of the figures by label, as Matplotlib knows them: ``{"SAC": "#1f62b4"}``.
+        normalize: the scores of each environment that become 0 and 1, such as those of a random and of a reference
+            policy: ``{"Pendulum-v1": [-1200, -150]}``, or a YAML file. Then scores are also aggregated over all
+            environments.
+        profile: plot performance profiles of the normalized scores to this file.
+        csv: write the scores to this file, with a row for each label and environment.
+        latex: write the IQMs with their intervals to this file, as a table for LaTeX.
 
     Raises:
-        ReverieError: there is no run at one of these paths, or none with a score.
+        ReverieError: there is no run at one of these paths, or none with a score; or a label, a color or a reference
+            score fits none of them.
     """
-    picture = None if figure is None else Path(figure)
-    if picture is not None and picture.suffix not in FIGURE_SUFFIXES:
-        raise ConfigError(f"figure = {picture}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
-    groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
+    files = {name: Path(file) for name, file in {"figure": figure, "profile": profile}.items() if file is not None}
+    for name, path in files.items():
+        if path.suffix not in FIGURE_SUFFIXES:
+            raise ConfigError(f"{name} = {path}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
+    groups = [group for location in runs for group in find_run_groups(os.fspath(location))]
+    labels = _check_labels(labels or {}, groups)
     contenders = [
-        read_compared_setting(name, {path: read_saved_config(path) for path in paths}, at) for name, paths in groups
-    ]
-    if picture is not None:
-        from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
+        replace(read_compared_setting(group.name, {path: read_saved_config(path) for path in group.runs}, at),
+                label=labels.get(group.name) or labels.get(group.label) or group.label)
+        for group in groups
+    ]  # fmt: skip
+    _check_titles(contenders, labels, colors or {})
+    warn_of_differences([RunFolder(path) for group in groups for path in group.runs], logger.warning)
+    references = _read_references(normalize, contenders)
+    normalized = normalize_scores(contenders, references, logger.warning) if references else []
+    if "profile" in files and not normalized:
+        raise ConfigError("profile: a performance profile needs normalized scores. Pass normalize.")
+    picture = None
+    if files:
+        from reverie.log.plot import choose_colors, plot_comparison, plot_profiles  # matplotlib takes long to import
 
-        with disk_errors_as_run_error(picture):
-            picture = plot_comparison(picture, contenders)
-    return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=picture)
+        every_color = choose_colors(contenders) | dict(colors or {})
+        with disk_errors_as_run_error(next(iter(files.values()))):
+            picture = plot_comparison(files["figure"], contenders, every_color) if "figure" in files else None
+            if "profile" in files:
+                plot_profiles(files["profile"], normalized, every_color)
+    chances = improvements([*contenders, *normalized])
+    comparison = Comparison(
+        settings=contenders, probability_of_improvement=chances, figure=picture, normalized=normalized
+    )
+    for table, format_table in ((csv, format_csv), (latex, format_latex)):
+        if table is not None:
+            with disk_errors_as_run_error(Path(table)):
+                write_atomic(Path(table), format_table(comparison))
+    return comparison
 
 
-def _find_run_groups(location: str) -> dict[str, list[Path]]:
-    """Return the runs at a path or pattern, by the names of their settings."""
+def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:
+    """Return ``labels`` as texts; ConfigError if one names no group."""
+    names = [*dict.fromkeys(group.label or group.name for group in groups)]
+    for name in labels:
+        if name.rstrip("/") not in (*names, *(group.name for group in groups)):
+            near = did_you_mean(name, names)
+            raise ConfigError(f"labels: '{name}' names no setting.{near} Settings: {', '.join(names)}.")
+    return {name.rstrip("/"): str(label) for name, label in labels.items()}
+
+
+def _check_titles(settings: Sequence[ComparedSetting], labels: Mapping[str, str], colors: Mapping[str, str]) -> None:
+    """Raise ConfigError if settings in one environment share a label, or if a color is none, or of no label."""
+    names: dict[tuple[str, str], str] = {}
+    for setting in settings if labels else ():
+        if (twin := names.setdefault((setting.title, setting.comparison_key), setting.name)) != setting.name:
+            raise ConfigError(
+                f"labels: '{setting.title}' is the label of {twin} and of {setting.name}, both in "
+                f"{setting.comparison_key}. Give each its own label."
+            )
+    titles = [*dict.fromkeys(setting.title for setting in settings)]
+    for title, color in colors.items():
+        if title not in titles:
+            near = did_you_mean(title, titles)
+            raise ConfigError(f"colors: there is no label '{title}'.{near} Labels: {', '.join(titles)}.")
+        from matplotlib.colors import is_color_like
+
+        if not is_color_like(color):
+            raise ConfigError(f"colors: {title} = {color!r}: expected a color such as '#1f62b4' or 'tab:orange'.")
+
+
+def _read_references(
+    source: Path | str | Mapping[str, Sequence[float]] | None, settings: Sequence[ComparedSetting]
+) -> dict[str, tuple[float, float]]:
+    """Return the scores that become 0 and 1 in the environments of ``settings``; {} if ``source`` is None."""
+    if source is None:
+        return {}
+    values = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+    references = {}
+    for env in dict.fromkeys(setting.comparison_key for setting in settings):
+        try:
+            low, high = map(float, values[env])
+        except (LookupError, TypeError, ValueError):
+            low = high = math.nan
+        if not (math.isfinite(low) and math.isfinite(high) and low != high):
+            source_name = "normalize" if isinstance(source, Mapping) else source
+            raise ConfigError(
+                f"{source_name}: {env} = {short_repr(values.get(env))}: expected [LOW, HIGH], the two different scores "
+                "that become 0 and 1."
+            )
+        references[env] = (low, high)
+    return references
+
+
+class RunGroup(NamedTuple):
+    """The runs of one setting in one environment."""
+
+    name: str
+    """Their folder, or the run, or the pattern that matches them."""
+    runs: list[Path]
+    label: str = ""
+    """Name of the setting in a sweep."""
+
+
+def find_run_groups(location: str) -> list[RunGroup]:
+    """Return the runs at a path or pattern, by setting; cells of a sweep without runs are left out."""
     path = Path(os.path.expanduser(location))
-    groups: dict[str, list[Path]] = {}
+    groups: dict[str, RunGroup] = {}
     for folder in [path] if path.exists() else map(Path, sorted(glob.glob(str(path)))):
         if RunFolder(folder).config.is_file():
-            groups.setdefault(str(path), []).append(folder)
-        elif inside := [config.parent for config in sorted(folder.glob("*/config.yaml"))]:
-            groups[str(folder)] = inside
+            groups.setdefault(str(path), RunGroup(str(path), [])).runs.append(folder)
+            continue
+        cells = {cell: label for (label, _), cell in list_sweep(folder).items()} or {folder: ""}
+        for cell, label in cells.items():
+            if inside := [config.parent for config in sorted(cell.glob("*/config.yaml"))]:
+                groups[str(cell)] = RunGroup(str(cell), inside, label)
     if not groups and any(path.glob("*/*/config.yaml")):
         raise RunError(
             f"there are no runs in {location} itself, but in its subfolders. To compare these, pass {path}/*/"
         )
-    return groups or {location: [path]}  # reading it raises the error
+    return [*groups.values()] or [RunGroup(location, [path])]  # reading it raises the error
 
 
 def read_compared_setting(

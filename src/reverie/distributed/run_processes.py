@@ -27,7 +27,8 @@ from reverie.core.signals import PARENT_PID_VAR, SIGNALS
 from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
-from reverie.run.folder import RunFolder, contains_run, new_path, read_yaml
+from reverie.run.checkpoint import checkpoint_name
+from reverie.run.folder import RunFolder, contains_run, is_final_result_of_step, new_path, read_yaml
 from reverie.run.signal_handling import collect_signals
 
 POLL = 0.2
@@ -65,6 +66,17 @@ class ChildRun(RunProgress):
     def has_begun(self) -> bool:
         """Whether the run of this seed exists."""
         return RunFolder(self.run).config.is_file()
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the run of this seed has reached its end with the same length, and was evaluated there if it is."""
+        folder = RunFolder(self.run)
+        if not (folder.checkpoints / checkpoint_name(self.position)).is_dir():
+            return False
+        saved = read_yaml(folder.config).get("experiment") or {}
+        is_measured = any(is_final_result_of_step(file, self.position) for file in (folder.evaluation, folder.estimate))
+        is_over = is_measured or (self.position >= self.length and not saved.get("eval_episodes"))
+        return is_over and saved.get(self.unit) == self.length
 
 
 class Child:

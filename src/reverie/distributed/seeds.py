@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from reverie.algos.table import is_importable_algorithm
 from reverie.core.documents import read_json
@@ -68,33 +70,95 @@ def run_seeds(
     """
     check_seeds(config, seeds, jobs)
     path, before = find_runs_folder(config, run, "seeds", request)
-    if before is not None:
-        config = config.merge(initial_settings(config, before, path))
-    over = _read_finished(_seeds_files(path)["aggregate"])
-    plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
-    runs = [ChildRun(path, f"seed-{seed}", seed, config) for seed in seeds]
-    finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
-    changes = [] if before is None else settings_changes(before, plain)
-    wrong = (
-        []
-        if before is None or plain[config.unit] > before.get(config.unit, 0)
-        else learning_setting_changes(before, plain)
-    )
-    if finished and wrong:
-        raise RunError(
-            f"{path}: seeds {', '.join(str(seed_run.seed) for seed_run in finished)} finished with other settings "
-            f"({'; '.join(wrong)}), so their results would not be comparable. Choose another --run, or increase "
-            f"--{config.unit} to continue them with the new settings."
-        )
+    folder = SeedsFolder(config, path, before, seeds)
     with open_runs_folder(path, config, request, is_new=before is None) as (train, max_parallel):
-        for text in changes:
+        (result,) = train_folders([folder], folder.title, jobs or max_parallel, train)
+        return result
+
+
+class SeedsFolder:
+    """The runs of several seeds of one experiment, in one folder."""
+
+    def __init__(
+        self, config: ExperimentConfig, path: Path, before: dict[str, Any] | None, seeds: Sequence[int], label: str = ""
+    ) -> None:
+        """``before``: the settings of the runs in ``path``; None if there are none. ``label``: names the experiment.
+
+        Writes nothing. RunError if seeds have finished with other settings.
+        """
+        if before is not None:
+            config = config.merge(initial_settings(config, before, path))
+        plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
+        self.config, self.path, self.before, self.plain = config, path, before, plain
+        self.files: dict[str, Path] = _seeds_files(path)
+        self.title: str = f"{config.name} on {config.task_label}"
+        self.runs: list[ChildRun] = [ChildRun(path, f"seed-{seed}", seed, config) for seed in seeds]
+        self.changes: list[str] = [] if before is None else settings_changes(before, plain)
+        for run in self.runs if label else ():
+            run.name = f"{label} {run.name}"
+        over = _read_finished(self.files["aggregate"])
+        finished = [run for run in self.runs if run.has_begun and (run.seed in over or run.has_finished)]
+        is_longer = before is not None and plain[config.unit] > before.get(config.unit, 0)
+        wrong = [] if before is None or is_longer else learning_setting_changes(before, plain)
+        if finished and wrong:
+            raise RunError(
+                f"{path}: seeds {', '.join(str(run.seed) for run in finished)} finished with other settings "
+                f"({'; '.join(wrong)}), so their results would not be comparable. Choose another --run, or increase "
+                f"--{config.unit} to continue them with the new settings."
+            )
+        for run in () if self.changes else finished:
+            run.state, run.note = "finished", "already finished"
+
+    def write_settings(self) -> None:
+        """Write settings.yaml, if it is new or has changed, and log the changes."""
+        for text in self.changes:
             logger.info(text)
-        if before is None or changes:
-            with disk_errors_as_run_error(path):
-                write_shared(_seeds_files(path)["settings"], SavedConfig(algorithm=config.name, experiment=plain))
-        for seed_run in () if changes else finished:
-            seed_run.state, seed_run.note = "finished", "already finished"
-        return _train_seeds(config, path, runs, jobs or max_parallel, train)
+        if self.before is None or self.changes:
+            saved = SavedConfig(algorithm=self.config.name, experiment=self.plain)
+            with disk_errors_as_run_error(self.path):
+                write_shared(self.files["settings"], saved)
+
+    def command(self, run: ChildRun) -> list[str]:
+        """Return the command line of one of the runs."""
+        settings = ["--config", str(self.files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
+        return ["train", self.config.name, *settings, *["--trust-code"] * is_trusting()]
+
+    def on_end(self, run: ChildRun) -> None:
+        """Write the states of all runs, after one of them has ended."""
+        if run.state == "finished" and "eval/score" in run.values:
+            run.note += f" at {run.position:,} {run.unit}, score {run.values['eval/score']:.2f}"
+        write_seeds(self.config, self.path, self.runs)
+
+    def result(self, signal: int | None) -> SeedsResult:
+        """Write the aggregate and the figure of the runs, and return them."""
+        if (summary := write_seeds(self.config, self.path, self.runs)) is not None:
+            from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
+
+            title = f"{self.title}, {count_noun(len(summary.seeds), 'seed')}"
+            with disk_errors_as_run_error(self.path):
+                plot_seeds_curve(self.files["curve"], summary, title=title)
+        existing = {name: file for name, file in self.files.items() if file.exists()}
+        return SeedsResult(run=self.path, seeds=self.runs, signal=signal, aggregate=summary, files=existing)
+
+
+def train_folders(folders: Sequence[SeedsFolder], title: str, jobs: int, train: Train) -> list[SeedsResult]:
+    """Train the unfinished runs of ``folders``, ``jobs`` at a time, in one queue; return the result of each folder."""
+    homes = {run: folder for folder in folders for run in folder.runs}
+    for folder in folders:
+        folder.write_settings()
+    if num_waiting := sum(run.state == "waiting" for run in homes):
+        parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
+        path, noun = folders[0].path, "seed"
+        if len(folders) > 1:
+            path, noun = Path(os.path.commonpath([folder.path for folder in folders])), "run"
+        logger.info(
+            f"{title}: {count_noun(num_waiting, noun)}, {parallel_text}, in {path}; their output is in seed-*.log"
+        )
+    displayed = list(homes) if num_waiting and folders[0].config.console else []
+    with contextlib.closing(RunsDisplay(displayed, title)) as board:
+        queue = RunQueue(list(homes), lambda run: homes[run].command(run), board, lambda run: homes[run].on_end(run))
+        number = train_runs(queue, train, jobs)
+    return [folder.result(number) for folder in folders]
 
 
 def _read_finished(path: Path) -> set[int]:
@@ -106,35 +170,6 @@ def _read_finished(path: Path) -> set[int]:
         return {entry["seed"] for entry in read_json(path, advice)["runs"] if entry["state"] == "finished"}
     except (LookupError, TypeError) as error:
         raise RunError(f"{path} is damaged: it does not list runs ({error!r}). {advice}") from error
-
-
-def _train_seeds(config: ExperimentConfig, path: Path, runs: list[ChildRun], jobs: int, train: Train) -> SeedsResult:
-    files, title = _seeds_files(path), f"{config.name} on {config.task_label}"
-    num_waiting = sum(run.state == "waiting" for run in runs)
-    if num_waiting:
-        parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
-        logger.info(
-            f"{title}: {count_noun(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
-        )
-
-    def command(run: ChildRun) -> list[str]:
-        settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
-        return ["train", config.name, *settings, *["--trust-code"] * is_trusting()]
-
-    def on_end(run: ChildRun) -> None:
-        if run.state == "finished" and "eval/score" in run.values:
-            run.note += f" at {run.position:,} {run.unit}, score {run.values['eval/score']:.2f}"
-        write_seeds(config, path, runs)
-
-    with contextlib.closing(RunsDisplay(runs if num_waiting and config.console else [], title)) as board:
-        number = train_runs(RunQueue(runs, command, board, on_end), train, jobs)
-    if (summary := write_seeds(config, path, runs)) is not None:
-        from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
-
-        with disk_errors_as_run_error(path):
-            plot_seeds_curve(files["curve"], summary, title=f"{title}, {count_noun(len(summary.seeds), 'seed')}")
-    existing = {name: file for name, file in files.items() if file.exists()}
-    return SeedsResult(run=path, seeds=runs, signal=number, aggregate=summary, files=existing)
 
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[ChildRun]) -> Aggregate | None:

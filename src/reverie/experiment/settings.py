@@ -59,8 +59,8 @@ class Request:
     size: str | None = None
     preset: str | None = None
     """None: the preset of the environment's suite."""
-    files: Sequence[Path] = ()
-    """YAML files with settings, the later one wins."""
+    files: Sequence[Path | Layer] = ()
+    """YAML files with settings, or layers; the later one wins."""
     run: Path | None = None
     """The run folder. A run of this algorithm there gives the settings below the files, unless another preset is named.
     """
@@ -82,7 +82,10 @@ class Request:
     @functools.cached_property
     def file_layers(self) -> list[Layer]:
         """The settings in ``files``."""
-        return [Layer(str(path), _read_settings(Path(path), self.algorithm_name)) for path in self.files]
+        return [
+            file if isinstance(file, Layer) else Layer(str(file), _read_settings(Path(file), self.algorithm_name))
+            for file in self.files
+        ]
 
     @property
     def named_env(self) -> str | None:
@@ -448,7 +451,7 @@ def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, .
 def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which can be the config.yaml of a run, or a part of one.
 
-    ``FILE#NAME`` is the section below ``NAME`` of a file. ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    ``FILE#NAME`` is the section below ``NAME`` of a file.
     """
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():
@@ -470,12 +473,20 @@ def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
         values = values["experiment"]
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path} contains a {type(values).__name__}: expected a mapping from options to values.")
+    named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
+    return dict(check_layer(str(path), values, named).values)
+
+
+def check_layer(source: str, values: Mapping[str, Any], custom: Mapping[str, str] | None = None) -> Layer:
+    """Return settings that were read from a file as a layer; UntrustedError if they name what the user does not trust.
+
+    ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    """
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
-    named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
-    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=named), path)
-    check_locations(nest(values), path)
-    return values
+    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=dict(custom or {})), source)
+    check_locations(nest(values), source)
+    return Layer(source, values)
 
 
 def _env_of_settings(values: Mapping[str, Any]) -> str | None:

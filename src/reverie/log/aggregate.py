@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -241,7 +241,10 @@ def format_seeds_table(aggregate: Aggregate) -> str:
 
 @dataclass(frozen=True)
 class ComparedSetting:
-    """One setting: its name, and the scores ``[R]`` of its R seeds, or the returns estimated for them."""
+    """One setting: its name, and the scores ``[R]`` of its R seeds, or the returns estimated for them.
+
+    Over M environments: normalized scores ``[R, M]``.
+    """
 
     name: str
     """Folder of its runs, or the run, or the pattern that matches them, as passed by the caller."""
@@ -258,6 +261,13 @@ class ComparedSetting:
     """Whether the scores are evaluations at the end of training."""
     episode_scores: tuple[float, ...] = ()
     """Scores of the episodes at the end of training, if there is a single seed and they are known."""
+    label: str = ""
+    """Name for people, which settings in several environments share; "": ``name``."""
+
+    @property
+    def title(self) -> str:
+        """Its label, or else its name."""
+        return self.label or self.name
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean (IQM) of the scores with its interval over the seeds."""
@@ -277,25 +287,34 @@ class Comparison:
     """
     figure: Path | None = None
     """File of the learning curves, if requested and if there are any."""
+    normalized: list[ComparedSetting] = field(default_factory=list)
+    """Normalized scores of each label in all environments; none without references."""
+
+    @property
+    def groups(self) -> dict[str, list[ComparedSetting]]:
+        """What is compared with each other: the settings in each environment, and the normalized scores over all."""
+        groups: dict[str, list[ComparedSetting]] = {}
+        for setting in (*self.settings, *self.normalized):
+            groups.setdefault(setting.comparison_key, []).append(setting)
+        return groups
 
     def __str__(self) -> str:
         parts = []
-        for key in dict.fromkeys(setting.comparison_key for setting in self.settings):
-            group = [setting for setting in self.settings if setting.comparison_key == key]
-            width = max(len(key) - 2, *(len(setting.name) for setting in group))
+        for key, group in self.groups.items():
+            width = max(len(key) - 2, *(len(setting.title) for setting in group))
             units = {setting.unit for setting in group}
             head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
             lines = [f"{key:<{width + 2}}{head}   95 % interval"]
-            lines += [f"  {setting.name:<{width}}{_format_score_cells(setting)}" for setting in group]
+            lines += [f"  {setting.title:<{width}}{_format_score_cells(setting)}" for setting in group]
             if (fewest := smaller_budget(group)) is not None:
                 lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
             if len(group) > 1:
                 lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
-            for first, second in itertools.combinations([setting.name for setting in group], 2):
-                chance = self.probability_of_improvement[first, second]
+            for first, second in itertools.combinations(group, 2):
+                chance = self.probability_of_improvement[first.name, second.name]
                 ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
                 value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
-                lines.append(f"  {value:<4} ({ends})  {first} over {second}")
+                lines.append(f"  {value:<4} ({ends})  {first.title} over {second.title}")
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
@@ -317,6 +336,30 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
             ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
             estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
     return estimates
+
+
+def normalize_scores(
+    settings: Sequence[ComparedSetting], references: Mapping[str, tuple[float, float]], warn: Callable[[str], object]
+) -> list[ComparedSetting]:
+    """Return the normalized scores of each label over all environments; a label without some of them is left out.
+
+    ``references``: for each environment the scores that become 0 and 1.
+    """
+    normalized = []
+    for title in dict.fromkeys(setting.title for setting in settings):
+        members = {setting.comparison_key: setting for setting in settings if setting.title == title}
+        if missing := references.keys() - members.keys():
+            warn(f"{title}: left out of the normalized scores, since it has none in {', '.join(sorted(missing))}")
+            continue
+        rows = min(len(setting.scores) for setting in members.values())
+        if any(len(setting.scores) > rows for setting in members.values()):
+            warn(f"{title}: the first {count_noun(rows, 'seed')} of each environment count in the normalized scores")
+        columns = [(members[env].scores[:rows] - low) / (high - low) for env, (low, high) in references.items()]
+        steps = max(setting.steps for setting in members.values())
+        first = next(iter(members.values()))
+        changes: dict[str, Any] = {"name": f"{title}, normalized", "label": title, "comparison_key": "all, normalized"}
+        normalized.append(replace(first, **changes, scores=np.stack(columns, 1), steps=steps, episode_scores=()))
+    return normalized
 
 
 def _format_score_cells(setting: ComparedSetting) -> str:

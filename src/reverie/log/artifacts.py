@@ -23,15 +23,16 @@ from reverie.store.local_objects import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
 """Uploads to a tracker; each value includes the previous ones."""
-UPLOADED_FILES = ("config.yaml", "spec.json", "metrics.jsonl", "curve.png", "eval.json", "estimate.json")
+UPLOADED_FILES = ("config.yaml", "spec.json", "metrics.jsonl", "episodes.jsonl", "curve.png", "eval.json",
+                  "estimate.json", "provenance.json")  # fmt: skip
 """Small files of a run folder that are uploaded to a tracker."""
 UPLOAD_FOLDER = ".upload"
 """Folder in a run folder with copies of the checkpoints being sent: the run can delete the originals during the
 upload."""
 AGENT_FILE = "agent.json"
 """File that describes a shared agent (``agent/sharing.py``)."""
-AGENT_FILES = (AGENT_FILE, "config.yaml", "spec.json", "eval.json", "README.md", "*.png", "checkpoints/*.json",
-         "checkpoints/*.safetensors")  # fmt: skip
+AGENT_FILES = (AGENT_FILE, "config.yaml", "spec.json", "eval.json", "provenance.json", "README.md", "*.png",
+         "checkpoints/*.json", "checkpoints/*.safetensors")  # fmt: skip
 """Files of a shared agent. Other files are not downloaded, such as pickles of environments."""
 HUB_PATTERN = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[^@]+))?")
 _REFERENCE = re.compile(r"(?P<kind>runs|models|wandb):/*(?P<rest>.+)")

@@ -16,7 +16,7 @@ from reverie.core.files import LARGEST_LOG, check_size, iter_lines, open_file, w
 from reverie.core.logger import logger
 from reverie.core.statistics import Series
 
-Values = Mapping[str, float | np.ndarray]
+Values = Mapping[str, float | str | np.ndarray]
 
 LARGEST_STEP = 2**63
 """Larger integers, which JSON allows, are not written by a run."""
@@ -26,7 +26,7 @@ FINAL = "eval/final"
 
 def scalars(values: Values) -> dict[str, float]:
     """Return the scalars among ``values`` as floats."""
-    return {k: float(v) for k, v in values.items() if np.ndim(v) == 0}
+    return {k: float(v) for k, v in values.items() if not isinstance(v, str) and np.ndim(v) == 0}
 
 
 class JsonlSink:
@@ -75,6 +75,19 @@ class JsonlSink:
             self._open()
         while self._unwritten:
             del self._unwritten[: self._file.write(self._unwritten)]
+
+
+class EpisodeSink(JsonlSink):
+    """Appends one JSON object per finished episode."""
+
+    def write(self, values: Values, step: int) -> None:
+        """Write what could not be written before; metrics are written elsewhere."""
+        self._write_out()
+
+    def write_episodes(self, episodes: Sequence[Mapping[str, float]]) -> None:
+        """Append the ``episodes``."""
+        self._unwritten += "".join(f"{json.dumps(episode)}\n" for episode in episodes).encode()
+        self._write_out()
 
 
 def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[str, Any]]:

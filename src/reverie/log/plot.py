@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,16 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import ArrayLike
 
 from reverie.core.errors import count_noun
-from reverie.core.statistics import Interval, Series, estimate_interval, histogram, iqm, running_mean
+from reverie.core.statistics import (
+    Interval,
+    Series,
+    estimate_interval,
+    histogram,
+    interval,
+    iqm,
+    performance_profile,
+    running_mean,
+)  # fmt: skip
 from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.log.style import label_lines, new_panels, save_figure, style_axes, styled
@@ -31,6 +41,8 @@ SIZE = (7.2, 4.0)
 """Width and height of a panel with learning curves, in inches."""
 SOURCES = {"evaluation": "evaluations during training", "training": "training episodes, running mean"}
 """What the curves of several seeds show."""
+PROFILE_POINTS = 200
+"""Thresholds of a performance profile."""
 Label = tuple[float, str, str]
 """Height of a line's end, its label, and its color."""
 
@@ -103,16 +115,17 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
 
 
 @styled
-def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | None:
-    """Draw the curves of several settings, a panel per environment and source of the scores; None without any curve."""
+def plot_comparison(png: Path, settings: Sequence[ComparedSetting], colors: Mapping[str, str]) -> Path | None:
+    """Draw the curves of several settings, a panel per environment and source of the scores; None without any curve.
+
+    ``colors``: by label.
+    """
     if not any(_has_curve(setting) for setting in settings):
         return None
     panels: dict[tuple[str, str, str], list[ComparedSetting]] = {}
     for setting in settings:
         source: str = setting.curve.source if _has_curve(setting) else "evaluation"
         panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
-    names = {setting.name: setting.algorithm for setting in settings}
-    colors = {name: HUES[hue] for name, hue in zip(names, assign_hues([*names.values()]), strict=True)}
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
         has_finals = any(setting.is_final for setting in members)
@@ -120,14 +133,36 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
         style_axes(axes, xlabel, "return of an episode", f"{key}: {SOURCES[source]}")
         labels: list[Label] = []
         for setting in members:
-            color = colors[setting.name]
+            color = colors[setting.title]
             seeds = draw_seeds(axes, setting.curve.points, setting.curve.interval(), color)
             finals = mark_finals(axes, setting.steps, setting.scores, color) if setting.is_final else []
             text = seeds[0][1] if seeds else "evaluation at the end"
-            labels += [(y, f"{setting.name}\n{text}", color) for y, _, _ in (seeds or finals)[:1]]
+            labels += [(y, f"{setting.title}\n{text}", color) for y, _, _ in (seeds or finals)[:1]]
         axes.set_xlim(left=0)
         label_lines(axes, labels)
     return save_figure(figure, png)
+
+
+def choose_colors(settings: Sequence[ComparedSetting]) -> dict[str, str]:
+    """Return the color of each label: that of its algorithm, or another if it is taken."""
+    names = {setting.title: setting.algorithm for setting in settings}
+    return {name: HUES[hue] for name, hue in zip(names, assign_hues([*names.values()]), strict=True)}
+
+
+@styled
+def plot_profiles(png: Path, normalized: Sequence[ComparedSetting], colors: Mapping[str, str]) -> Path:
+    """Draw performance profiles: the fraction of runs above each normalized score, with intervals; return ``png``."""
+    values = np.concatenate([setting.scores.ravel() for setting in normalized])
+    thresholds = np.linspace(values.min(), values.max(), PROFILE_POINTS)
+    measure = functools.partial(performance_profile, thresholds=thresholds)
+    figure, (axes,) = new_panels(1, 1, SIZE)
+    style_axes(axes, "normalized score", "fraction of runs with a higher score", "performance profiles")
+    for setting in normalized:
+        axes.plot(thresholds, measure(setting.scores), color=colors[setting.title], label=setting.title)
+        ends = interval(measure, setting.scores)
+        _band(axes, (thresholds, measure(setting.scores), *ends), colors[setting.title])
+    axes.set_ylim(-0.02, 1.02)
+    return _with_legend(figure, axes, min(3, len(normalized)), png)
 
 
 def _has_curve(setting: ComparedSetting) -> bool:

@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ import numpy as np
 from PIL import Image
 
 from reverie.core.clock import Clock
-from reverie.core.files import disk_errors_as_run_error, write_json
+from reverie.core.files import disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_rng_state
 from reverie.log.artifacts import tracker_ids
 from reverie.log.console import ConsoleSink
-from reverie.log.jsonl import JsonlSink, Values
+from reverie.log.jsonl import EpisodeSink, JsonlSink, Values
 from reverie.log.trackers import MlflowSink, TrackedRun, WandbSink
-from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
+from reverie.log.video import is_image, is_video, media_path, to_rgb, upscale, write_image, write_video
 
 FPS = 15
 """Frames per second of videos."""
@@ -45,12 +45,16 @@ class TensorBoardSink:
         return SummaryWriter(str(self._folder), purge_step=self._purge_step)
 
     def write(self, values: Values, step: int) -> None:
-        """Record scalars, videos, and other arrays as histograms."""
+        """Record scalars, texts, images, videos, and other arrays as histograms."""
         for name, value in values.items():
-            if np.ndim(value) == 0:
+            if isinstance(value, str):
+                self._writer.add_text(name, value, step)
+            elif np.ndim(value) == 0:
                 self._writer.add_scalar(name, float(value), step)
             elif isinstance(value, np.ndarray) and is_video(value):
                 self._add_video(name, value, step)
+            elif isinstance(value, np.ndarray) and is_image(value):
+                self._writer.add_image(name, to_rgb(value), step, dataformats="HWC")
             else:
                 self._writer.add_histogram(name, np.asarray(value), step)
 
@@ -74,19 +78,25 @@ class TensorBoardSink:
             self._writer.close()
 
 
-class VideoSink:
-    """Writes videos to ``<folder>/<name>-<step>.mp4``, the newest ``keep`` of each name; ignores other values."""
+class MediaSink:
+    """Writes videos, images and texts to files below ``folder``, the newest ``keep`` of each name; nothing else.
+
+    ``videos/<name>-<step>.mp4``, ``images/<name>-<step>.png`` and ``texts/<name>-<step>.txt``.
+    """
 
     def __init__(self, folder: Path, keep: int = 20) -> None:
         self._folder, self._keep = folder, keep
 
     def write(self, values: Values, step: int) -> None:
-        """Write the videos among ``values`` and delete the oldest videos of each name."""
+        """Write the videos, images and texts among ``values`` and delete the oldest ones of each name."""
         for name, value in values.items():
-            if isinstance(value, np.ndarray) and is_video(value):
-                path = write_video(video_path(self._folder, name, step), value, FPS)
+            if (path := media_path(self._folder, name, value, step)) is not None:
+                if isinstance(value, str):
+                    write_atomic(path, value)
+                elif isinstance(value, np.ndarray):
+                    write_image(path, value) if is_image(value) else write_video(path, value, FPS)
                 stem = path.stem.rpartition("-")[0]
-                older = [old for old in self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4") if old != path]
+                older = [old for old in path.parent.glob(f"{stem}-{'[0-9]' * 12}{path.suffix}") if old != path]
                 older.sort(key=lambda old: (old.stat().st_mtime_ns, old))
                 for old in older[: max(0, len(older) + 1 - self._keep)]:
                     old.unlink()
@@ -111,9 +121,17 @@ class ErrorTolerantSink:
     def write(self, values: Values, step: int) -> None:
         """Pass a copy of the values on."""
         copied = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        self._try(self.sink.write, copied, step)
+
+    def write_episodes(self, episodes: Sequence[dict[str, float]]) -> None:
+        """Pass copies of the finished episodes on, if the sink takes them."""
+        if hasattr(self.sink, "write_episodes"):
+            self._try(self.sink.write_episodes, [dict(episode) for episode in episodes])
+
+    def _try(self, write: Callable[..., object], *args: Any) -> None:
         try:
             with preserve_rng_state() if self.errors is Exception else contextlib.nullcontext():
-                self.sink.write(copied, step)
+                write(*args)
         except self.errors as error:
             if not self.failed:
                 text = _format_error(error)
@@ -175,7 +193,9 @@ class LogOutputs(TrackedRun):
         with disk_errors_as_run_error(path):
             lines = JsonlSink(path / "metrics.jsonl", since=clock.position, repeated_values=repeated_values)
             yield ErrorTolerantSink(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
-            yield ErrorTolerantSink(VideoSink(path / "videos"), "the video")
+            episodes = EpisodeSink(path / "episodes.jsonl", since=clock.position)
+            yield ErrorTolerantSink(episodes, f"{path / 'episodes.jsonl'} (its entries wait in memory)")
+            yield ErrorTolerantSink(MediaSink(path), "an image, a text or a video")
             if self.settings["tensorboard"]:
                 since = clock.position + 1 if board.is_dir() else None  # a run can also start over
                 yield ErrorTolerantSink(TensorBoardSink(board, purge_step=since), "TensorBoard")

@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "legend.frameon": False, "lines.linewidth": 2,
     "lines.markersize": 5, "axes.prop_cycle": f"cycler('color', {list(HUES)})", "text.parse_math": False,
     "axes.unicode_minus": False, "svg.fonttype": "none", "svg.hashsalt": "reverie", "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
     "figure.constrained_layout.w_pad": 0.1,
 }  # fmt: skip

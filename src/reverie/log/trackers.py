@@ -14,14 +14,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-
 from reverie.core import wall_clock
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.log.artifacts import Export, Uploads, missing_package_error
 from reverie.log.jsonl import Values, scalars
-from reverie.log.video import is_video, video_path
+from reverie.log.video import media_path
 
 PROJECT = "reverie"
 """Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
@@ -91,10 +89,14 @@ class WandbSink:
         return str(self._run.url or "nothing is sent: W&B is disabled (WANDB_MODE)")
 
     def write(self, values: Values, step: int) -> None:
-        """Hand over scalars that are finite, and videos."""
+        """Hand over scalars that are finite, texts, images and videos."""
         row: dict[str, Any] = _finite(values)
-        for name, path in _videos(self._run_at.path, values, step):
-            row[name] = self._wandb.Video(str(path), format="mp4")
+        for name, path in _media(self._run_at.path, values, step):
+            if isinstance(text := values[name], str):
+                row[name] = text
+            else:
+                is_image = path.suffix == ".png"
+                row[name] = self._wandb.Image(str(path)) if is_image else self._wandb.Video(str(path), format="mp4")
         if row:
             self._run.log({"env_step": step, **row})
 
@@ -141,7 +143,7 @@ class MlflowSink:
         self._mlflow: Any = mlflow
         self.ident: str = ident or ""
         self._pending: list[Any] = []
-        self._pending_videos: list[Path] = []
+        self._pending_files: list[Path] = []
         self._last: Exception | None = None
         self._refused, self._reason = 0, ""
         self._sending = False  # a file
@@ -181,11 +183,11 @@ class MlflowSink:
         return f"{self._mlflow.get_tracking_uri()}, run {self.ident}"
 
     def write(self, values: Values, step: int) -> None:
-        """Hand over scalars that are finite, and videos."""
+        """Hand over scalars that are finite, texts, images and videos."""
         timestamp = int(wall_clock.time() * 1000)
         metric, scalars = self._mlflow.entities.Metric, _finite(values)
         row = [metric(to_mlflow_name(name), x, timestamp, step) for name, x in scalars.items()]
-        self._handed.put((row, [path for _, path in _videos(self._path, values, step)]))
+        self._handed.put((row, [path for _, path in _media(self._path, values, step)]))
 
     def _send_all(self) -> None:
         while (entry := self._handed.get()) is not None:
@@ -198,15 +200,15 @@ class MlflowSink:
 
     def _send(self, row: list[Any], videos: list[Path]) -> None:
         self._pending += row
-        self._pending_videos += videos
+        self._pending_files += videos
         try:
             while self._pending:
                 self._log(metrics=self._pending[: self.MAX_BATCH])
                 del self._pending[: self.MAX_BATCH]
-            while self._pending_videos:
-                if self._pending_videos[0].exists():  # older ones can be deleted concurrently
-                    self._client.log_artifact(self.ident, str(self._pending_videos[0]), "videos")
-                del self._pending_videos[0]
+            while self._pending_files:
+                if (path := self._pending_files[0]).exists():  # older ones can be deleted concurrently
+                    self._client.log_artifact(self.ident, str(path), path.parent.name)
+                del self._pending_files[0]
             self._files.sync()
             self._last = None
         except Exception as error:  # a server that is down does not end the run
@@ -242,8 +244,8 @@ class MlflowSink:
             logger.info("MLflow: waiting until the last files of the run are sent")
             self._thread.join(self.FILES_TIMEOUT_SECONDS)
         reason = self._last or "no response"
-        if self._pending or self._pending_videos:
-            unsent = f"{len(self._pending)} values and {len(self._pending_videos)} videos"
+        if self._pending or self._pending_files:
+            unsent = f"{len(self._pending)} values and {len(self._pending_files)} files"
             logger.warning(f"MLflow: {unsent} were not sent ({reason}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
             logger.warning(f"MLflow: not all files were sent, or the run could not be marked as finished ({reason})")
@@ -262,10 +264,9 @@ def _finite(values: Values) -> dict[str, float]:
     return {name: x for name, x in scalars(values).items() if math.isfinite(x)}
 
 
-def _videos(run: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
+def _media(run: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
     for name, value in values.items():
-        path = video_path(run / "videos", name, step)
-        if isinstance(value, np.ndarray) and is_video(value) and path.exists():
+        if (path := media_path(run, name, value, step)) is not None and path.exists():
             yield name, path
 
 

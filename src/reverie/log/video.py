@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import contextlib
 import errno
+import io
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from reverie.core.files import key_to_filename
+from reverie.core.files import key_to_filename, write_atomic
 
 OBSERVED_COLOR, IMAGINED_COLOR, EDITED_COLOR = (111, 171, 242), (240, 163, 82), (224, 127, 216)
 """Edges of rows that the model observes, imagines, or that were edited: the viewer's colors in a dark theme."""
@@ -204,6 +205,25 @@ def is_video(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8
 
 
-def video_path(folder: Path, name: str, step: int) -> Path:
-    """Return the path of the video ``name`` at ``step``: ``report_KEY-000000000008.mp4`` for ``report/KEY``."""
-    return folder / f"{key_to_filename(name.replace('/', '_', 1))}-{step:012d}.mp4"
+def is_image(value: object) -> bool:
+    """Return whether ``value`` is a uint8 array ``[H, W, C]``."""
+    return isinstance(value, np.ndarray) and value.ndim == 3 and value.dtype == np.uint8
+
+
+def write_image(path: Path, image: np.ndarray) -> Path:
+    """Write ``image`` ``[H, W, C]`` uint8 as PNG; return ``path``."""
+    content = io.BytesIO()
+    Image.fromarray(to_rgb(image)).save(content, format="PNG")
+    write_atomic(path, content.getvalue())
+    return path
+
+
+def media_path(run: Path, name: str, value: object, step: int) -> Path | None:
+    """Return the path of the video, image or text ``name`` at ``step``; None if ``value`` is none of these.
+
+    It is ``videos/report_KEY-000000000008.mp4`` in the folder ``run`` for ``report/KEY``.
+    """
+    kinds = {"videos": (is_video(value), "mp4"), "images": (is_image(value), "png")}
+    kinds["texts"] = (isinstance(value, str), "txt")
+    stem = f"{key_to_filename(name.replace('/', '_', 1))}-{step:012d}"
+    return next((run / folder / f"{stem}.{suffix}" for folder, (fits, suffix) in kinds.items() if fits), None)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error
@@ -72,8 +74,11 @@ class TrainingRun:
         self.stopped = reason or "no reason given"
         self._clock.stop = True
 
-    def log(self, values: Values) -> None:
-        """Write ``values`` to the logs; DataError if a name is reserved for the loop, such as ``eval/score``."""
+    def log(self, values: Mapping[str, float | str | np.ndarray]) -> None:
+        """Write ``values`` to the logs; DataError if a name is reserved for the loop, such as ``eval/score``.
+
+        They are numbers, texts, and uint8 arrays: images ``[H, W, C]`` and videos ``[T, H, W, C]``.
+        """
         check_metric_names(values)
         with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks:
@@ -142,6 +147,11 @@ class CallbackList:
         kinds = [f"{type(callback).__module__}:{type(callback).__qualname__}" for callback in callbacks]
         names = [f"{kind} {kinds[:i].count(kind) + 1}" for i, kind in enumerate(kinds)]
         self.named: dict[str, Any] = dict(zip(names, callbacks, strict=True))
+
+    @property
+    def modules(self) -> list[str]:
+        """Names of the modules that define them."""
+        return [*dict.fromkeys(type(callback).__module__ for callback in self.named.values())]
 
     def call(self, hook: str, *args: Any) -> None:
         """Call the method ``hook`` of each callback."""

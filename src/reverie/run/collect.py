@@ -31,7 +31,7 @@ from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
-from reverie.run.episodes import EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
+from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
@@ -176,14 +176,15 @@ class EnvCollector:
 
     def _count(self, step: Step) -> None:
         if not self._counted:
-            self._finish(self.counter.add(step, self._rewards), self._logged)
+            self._finish(self.counter.add(step, self._rewards), self._logged, step)
             self._counted = True
 
-    def _finish(self, numbers: np.ndarray, logged: Mapping[int, Mapping[str, float]]) -> None:
-        """Add the running episodes of the environments ``numbers`` to the finished ones."""
+    def _finish(self, numbers: np.ndarray, logged: Mapping[int, Mapping[str, float]], step: Step) -> None:
+        """Add the running episodes of the environments ``numbers``, which end with ``step``, to the finished ones."""
         if numbers.size:
             scores, lengths = self.counter.totals[:, numbers]
             info = info_columns([logged.get(i, {}) for i in numbers.tolist()]) if logged else {}
+            info[TERMINATED] = step.is_terminal.numpy(force=True)[numbers].astype(np.float64)
             self.finished.append(Episodes(scores, lengths, np.ones(len(numbers)), lengths, info))
 
     @property
@@ -320,7 +321,7 @@ class EnvCollector:
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
-            self._finish(self.counter.find(over), {})
+            self._finish(self.counter.find(over), {}, self._step)
         return int(over.sum())
 
 

@@ -11,6 +11,9 @@ import numpy as np
 from reverie.core.protocols import Env
 from reverie.core.types import State, Step, count_set
 
+TERMINATED = "terminated"
+"""Column of ``Episodes.info`` that is no metric: 1 if a terminal state ended the episode."""
+
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
@@ -34,18 +37,32 @@ class Episodes:
         """Return as metrics the mean score and length, and of each value in ``info`` over the episodes that have it."""
         both = {"episode/score": self.score, "episode/length": self.length}
         means = {name: float(np.average(column, weights=self.count)) for name, column in both.items()}
-        return means | {f"episode/{name}": x for name, x in means_of_columns(self.info, self.count).items()}
+        info = {name: column for name, column in self.info.items() if name != TERMINATED}
+        return means | {f"episode/{name}": x for name, x in means_of_columns(info, self.count).items()}
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return an entry of episodes.jsonl for each episode; for several episodes, their means and their number."""
+        info = {"success" if name == "success_rate" else name: column for name, column in self.info.items()}
+        columns = {"return": self.score, "length": self.length, **info, "episodes": self.count}
+        entries = [dict(zip(columns, row, strict=True)) for row in np.stack([*columns.values()], 1).tolist()]
+        if (self.count != 1).any():
+            return entries
+        return [{name: x for name, x in entry.items() if x == x and name != "episodes"} for entry in entries]
 
 
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     """Return the episodes of all ``parts``, in their order."""
     columns = {name: [getattr(part, name) for part in parts] for name in ("score", "length", "count", "longest")}
     names = dict.fromkeys(name for part in parts for name in part.info)
-    info = {name: [part.info.get(name, np.full(len(part.score), np.nan)) for part in parts] for name in names}
+    info = {name: [_info_column(part, name) for part in parts] for name in names}
     return Episodes(
         **{name: np.concatenate([np.zeros(0), *column]) for name, column in columns.items()},
         info={name: np.concatenate(column) for name, column in info.items()},
     )
+
+
+def _info_column(part: Episodes, name: str) -> np.ndarray:
+    return part.info[name] if name in part.info else np.full(len(part.score), np.nan)
 
 
 def info_columns(infos: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:

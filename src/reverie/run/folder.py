@@ -52,7 +52,10 @@ class RunFolder:
         self._user_path = path if user_path is None else user_path
         self.config: Path = path / "config.yaml"  # resolved settings
         self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of a dataset
+        self.provenance: Path = path / "provenance.json"  # versions, machine, command, commit of its processes
+        self.code: Path = path / "code"  # copies of the user's modules that it names
         self.metrics: Path = path / "metrics.jsonl"  # all measurements, one JSON object per line
+        self.episodes: Path = path / "episodes.jsonl"  # finished training episodes, one JSON object per line
         self.checkpoints: Path = path / "checkpoints"  # one folder per checkpoint
         self.snapshots: Path = path / "dream_snapshots"  # weights at moments spread over the run
         self.replay: Path = path / "replay"  # every collected row
@@ -88,10 +91,26 @@ class RunFolder:
 
 def new_path(env: str, algorithm: str) -> Path:
     """Return a path for a new run that does not exist yet: ``runs/<env>-<algorithm>-<time>``."""
-    name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in (env, algorithm))
+    name = "-".join(map(folder_name, (env, algorithm)))
     stem = Path("runs") / f"{name}-{wall_clock.now():%Y%m%d-%H%M%S}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))]
     return next(path for path in candidates if not path.exists())
+
+
+def folder_name(name: str) -> str:
+    """Return the name of the folder of what is called ``name``, such as ``ALE_Pong-v5``."""
+    return re.sub(r"[^\w.-]+|^\.+", "_", name)
+
+
+SWEEP_FILE = "sweep.yaml"
+"""File in the folder of a sweep: its settings and environments. Their runs are in SETTING/ENVIRONMENT/seed-0."""
+
+
+def list_sweep(path: Path) -> dict[tuple[str, str], Path]:
+    """Return the folders of the sweep in ``path`` by the names of setting and environment; {} if it is none."""
+    values = read_yaml(path / SWEEP_FILE) if (path / SWEEP_FILE).is_file() else {}
+    names = [[*map(str, values.get(key) or ())] for key in ("settings", "environments")]
+    return {(x, y): path / folder_name(x) / folder_name(y) for x in names[0] for y in names[1]}
 
 
 # ---------------------------------------------------------------- results: eval.json, estimate.json
@@ -235,7 +254,7 @@ def write_saved_config(path: Path, saved: SavedConfig) -> None:
         head["packages"] = saved.packages
     content = {**head, "experiment": saved.experiment}
     write_atomic(path, yaml.dump(content, Dumper=YAML_DUMPER, sort_keys=False, allow_unicode=True))
-    for module in _modules_in(saved) & sys.modules.keys():
+    for module in modules_in(saved) & sys.modules.keys():
         trust_file_of(module)
     trust_locations(text for text, inside in _locations(saved.experiment, path.parent) if not is_plain(text, inside))
 
@@ -246,11 +265,12 @@ def write_shared(path: Path, saved: SavedConfig) -> None:
     Other processes may import the modules that it names: the user named them, or they were checked.
     """
     write_saved_config(path, saved)
-    for module in _modules_in(saved):
+    for module in modules_in(saved):
         trust_file_of(module)
 
 
-def _modules_in(saved: SavedConfig) -> set[str]:
+def modules_in(saved: SavedConfig) -> set[str]:
+    """Return the names of the modules in which the settings name classes."""
     return {name.partition(":")[0] for name in chain(*_module_names(saved).values())}
 
 

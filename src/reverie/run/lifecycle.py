@@ -26,10 +26,10 @@ from reverie.run.folder import (
     settings_changes,
     to_yaml_types,
     update_saved_config,
-    warn_if_packages_changed,
     write_result,
 )
 from reverie.run.manifest import checkpoint_problem, read_manifest
+from reverie.run.provenance import record_process
 from reverie.run.result import TrainResult
 from reverie.run.schedule import Periodic
 from reverie.run.signal_handling import SignalStop, raise_on_signal
@@ -124,13 +124,12 @@ class RunLifecycle:
         experiment, folder = self.experiment, self.folder
         before = self.checkpoint_settings
         if folder.config.is_file():
-            saved = read_saved_config(folder.path)
-            warn_if_packages_changed(saved, experiment.saved.packages)
-            before = saved.experiment if before is None else before
+            before = read_saved_config(folder.path).experiment if before is None else before
         with disk_errors_as_run_error(folder.path):
             if is_new or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
             update_saved_config(folder, experiment.saved, self.clock.position)
+            record_process(folder, experiment.saved, self.clock.position, self.callbacks.modules)
         for line in [] if before is None else settings_changes(before, self.settings):
             logger.info(line)
 

@@ -157,6 +157,7 @@ class _Keep:
     def save(self) -> Path | None:
         """Write a checkpoint and return its path; raise DivergedError if a loss, a weight or a moment is not finite."""
         self.stop_if(self.check.describe_problem(self.clock.updates))
+        self.log.write_episodes()
         return self.checkpoint() if self.checkpoint is not None else None
 
     def evaluate(self, evaluator: EvaluateFn | None, due: Periodic) -> None:

@@ -58,6 +58,7 @@ class MetricsLog:
         self.finished: list[Episodes] = [] if collector is None else collector.unlogged_episodes
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
         self.log_episodes = log_episodes
+        self.unwritten: list[tuple[int, Episodes]] = []  # with the positions of the run at which they ended
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
         self.last: tuple[float, int, int] = clock.last_log or (clock.seconds, *self.begun)
 
@@ -65,6 +66,7 @@ class MetricsLog:
         """Count finished episodes and keep them for the next entry."""
         for episodes in finished:
             self.finished.append(episodes)
+            self.unwritten.append((self.clock.position, episodes))
             self.clock.episodes += len(episodes)
             self.clock.longest_episode = max(self.clock.longest_episode, int(episodes.longest.max(initial=0)))
             if self.log_episodes:
@@ -84,7 +86,7 @@ class MetricsLog:
         finally:
             self.seconds["time/update_seconds"] += time.perf_counter() - begin
 
-    def write(self, values: Mapping[str, float | np.ndarray]) -> None:
+    def write(self, values: Mapping[str, float | str | np.ndarray]) -> None:
         """Write ``values`` to every sink, at the current position of the run; RunError if a sink cannot write."""
         with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks if values else ():
@@ -97,6 +99,7 @@ class MetricsLog:
         """
         if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
             return {}
+        self.write_episodes()
         values = self.meter.flush()
         if len(finished := join_episodes(self.finished)):
             values |= finished.means()
@@ -104,6 +107,17 @@ class MetricsLog:
         entry = {**values, **self._spent(), **self._rates(), **self._counters()}
         self.write(entry)
         return entry
+
+    def write_episodes(self) -> None:
+        """Write finished episodes to the sinks that take them. Before a checkpoint, so that none is repeated."""
+        steps = [step for step, episodes in self.unwritten for _ in episodes.score]
+        rows = join_episodes([episodes for _, episodes in self.unwritten]).rows()
+        self.unwritten.clear()
+        entries = [{"step": step, **row} for step, row in zip(steps, rows, strict=True)]
+        with disk_errors_as_run_error(Path("the logs")):
+            for sink in self.sinks if entries else ():
+                if hasattr(sink, "write_episodes"):
+                    sink.write_episodes(entries)
 
     def _spent(self) -> dict[str, float]:
         """Return the seconds since the last entry by task, and the policy's exploration parameters."""

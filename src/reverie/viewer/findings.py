@@ -168,8 +168,9 @@ def _dreams_right(facts: Facts) -> Finding | None:
 def _mean_return(facts: Facts) -> Finding | None:
     if not (score := facts.get("score")):
         return None
+    trained = f", after {facts['step']:,} {facts['unit']}" if facts["step"] else ""
     return Finding(
-        f"A mean return of {score} over {count_noun(score.n, 'episode')}, after {facts['step']:,} {facts['unit']}.",
+        f"A mean return of {score} over {count_noun(score.n, 'episode')}{trained}.",
         "The interval is over episodes. One seed: nothing here says how others would do.",
     )
 

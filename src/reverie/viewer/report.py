@@ -82,8 +82,8 @@ def report(
     """Write a page about a run: findings, curves, episodes, dreams, settings, and how to load and train it.
 
     Args:
-        run: a run, or its agent.
-        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the run folder.
+        run: a run, its agent, or an agent that :func:`reverie.load` made of a policy.
+        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the run folder, or else NAME.html.
         episodes: new episodes of the agent. 0: only what the run has logged.
         dreams: dreams to judge for each snapshot of a world model. 0: none.
         frames: pictures of each shown episode. 0: none.
@@ -96,7 +96,8 @@ def report(
     for name, value in {"episodes": episodes, "dreams": dreams, "frames": frames}.items():
         AtLeast(0).check(name, value)
     agent = run if isinstance(run, Agent) else load(run, **loading)
-    path = Path(out) if out is not None else agent.run / "report.html"
+    beside = agent.run / "report.html" if agent.run.is_dir() else Path(f"{agent.run.name}.html")
+    path = beside if out is None else Path(out)
     check_writable(path.parent)
     facts = collect_facts(agent, episodes, dreams)
     findings = find(facts)
@@ -120,15 +121,18 @@ def report(
 
 def collect_facts(agent: Agent, episodes: int, dreams: int) -> dict[str, Any]:
     """Return the numbers of a run; what there are no data for is absent."""
-    saved = read_saved_config(agent.run)
     facts: dict[str, Any] = {
         "name": agent.run.name, "algorithm": agent.config.algo.algorithm, "env": agent.config.env.label(),
         "seed": agent.config.seed, "step": agent.step, "checkpoint": agent.checkpoint.name, "version": version(),
         "unit": "updates" if agent.config.offline else "env steps",
-        "load": f'agent = reverie.load("{agent.run.name}")',
-        "train": f"reverie train {saved.algorithm} --config config.yaml --run {agent.run.name}-again",
-        "packages": {name: str(number) for name, number in saved.packages.items()},
     }  # fmt: skip
+    if RunFolder(agent.run).config.is_file():
+        saved = read_saved_config(agent.run)
+        facts |= {
+            "load": f'agent = reverie.load("{agent.run.name}")',
+            "train": f"reverie train {saved.algorithm} --config config.yaml --run {agent.run.name}-again",
+            "packages": {name: str(number) for name, number in saved.packages.items()},
+        }
     facts |= _read_log(RunFolder(agent.run).metrics)
     played = [] if not episodes or (agent.config.offline and not agent.config.env.id) else _play(agent, episodes)
     facts["episodes"] = played

@@ -61,7 +61,7 @@ function chart(box, label, lines, range) {
 // ---------------------------------------------------------------- sections
 
 const [title, ...more] = facts.findings;
-$("#about").textContent = [`reverie ${facts.version}`, facts.algorithm, facts.env, `seed ${facts.seed}`, `${facts.step.toLocaleString("en")} ${facts.unit}`, facts.checkpoint].join(" · ");
+$("#about").textContent = [`reverie ${facts.version}`, facts.algorithm, facts.env, `seed ${facts.seed}`, facts.step ? `${facts.step.toLocaleString("en")} ${facts.unit}` : "", facts.checkpoint].filter(Boolean).join(" · ");
 $("h1").textContent = title.title;
 $("#support").textContent = title.support;
 for (const finding of more) $("#more").append(make("li", [finding.title, finding.support].filter(Boolean).join(" ")));
@@ -97,6 +97,7 @@ for (const episode of shown) {
   $("#episodes").append(box);
 }
 if (!shown.length) $("#episodes").remove();
-$("pre code").textContent = `${facts.load}\n\n# train it again\n${facts.train}`;
-$("#packages").textContent = Object.entries(facts.packages).map(([name, number]) => `${name} ${number}`).join(", ");
+if (!facts.load) $("#again").remove();
+else $("pre code").textContent = `${facts.load}\n\n# train it again\n${facts.train}`;
+if (facts.packages) $("#packages").textContent = Object.entries(facts.packages).map(([name, number]) => `${name} ${number}`).join(", ");
 document.documentElement.dataset.ready = "yes";
