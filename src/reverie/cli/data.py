@@ -189,7 +189,7 @@ class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
-    """Play episodes with a trained agent or a policy of yours (--policy module:function --env ID), and record them."""
+    """Play episodes with an agent, or with a policy of yours (--policy), and record them."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
