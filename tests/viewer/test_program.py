@@ -105,10 +105,12 @@ def test_a_browser_acts_as_the_agent(name, run, tmp_path):
     check(run, {"act": part}, calls)
 
 
-EARLIER_WORLDS = [pytest.param(name, marks=pytest.mark.nightly) for name in ("v1", "v2", "r2dreamer", "v3_masks")]
+OTHER_WORLDS = [
+    pytest.param(name, marks=pytest.mark.nightly) for name in ("tdmpc2", "v1", "v2", "r2dreamer", "v3_masks")
+]
 
 
-@pytest.mark.parametrize("name", ["v3", "tdmpc2", *EARLIER_WORLDS])
+@pytest.mark.parametrize("name", ["v3", *OTHER_WORLDS])
 def test_a_browser_dreams_as_the_world_model(name, run, tmp_path):
     algo, kind, env = WORLDS[name]
     agent = copy_to_cpu(agent_of(algo, kind, tmp_path, **env))
