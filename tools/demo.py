@@ -168,7 +168,7 @@ def print_written(result: TrainResult, dreams: dict[str, Path], run: Path) -> No
     snapshots = len(list((run / "dream_snapshots").glob("step-*")))
     print(f"\nFilm of the training, one episode dreamt by {snapshots} snapshots: view, tab Training.")
     print("\nTry next:")
-    for command in ("view", "dream --episodes 12", "eval --no-deterministic --video", "info"):
+    for command in ("view", "report", "eval --no-deterministic --video", "info"):
         name, _, options = command.partition(" ")
         print(f"  {program('reverie')} {name} {run} {options}".rstrip())
 
