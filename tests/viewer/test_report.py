@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ import reverie
 from browser import launched_browser, violations
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError
+from reverie.core.seeding import seeded_rng
 from reverie.viewer.findings import Mean, Share, find, format_number
 
 RUN = {"step": 1000, "unit": "env steps", "horizon": 15}
@@ -71,12 +73,20 @@ def page(trained, tmp_path_factory):
 
 
 def test_its_facts_are_those_of_the_run(trained, page):
-    """The same episodes, played by hand."""
+    """One of the episodes is played by hand."""
     agent = reverie.load(trained)
     facts = page.facts
     again = reverie.report(agent, page.path.with_suffix(".json"), episodes=12, dreams=0, frames=0)
     assert json.loads(again.path.read_text())["score"] == facts["score"]
     assert facts["score"]["value"] == pytest.approx(np.mean([episode["return"] for episode in facts["episodes"]]))
+    env, episode = gymnasium.make("CartPole-v1"), facts["episodes"][3]
+    with seeded_rng(episode["seed"]):
+        (obs, _), state, total, over = env.reset(seed=episode["seed"]), None, 0.0, False
+        while not over:
+            action, state = agent.act(obs, state)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, over = total + float(reward), terminated or truncated
+    assert total == episode["return"]
     assert all(episode["return"] == episode["steps"] for episode in facts["episodes"])  # CartPole
     assert {episode["ending"] for episode in facts["episodes"]} <= {"the end", "time is up"}
     assert (facts["score"]["n"], facts["random"]["n"], facts["dreams"]["total"]) == (12, 10, 6)

@@ -94,7 +94,7 @@ def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) ->
     a cell, such as ``agent`` in MiniGrid's full view, is as many cells off as the cells are apart.
     """
     grids = {part.shape for part in parts.values() if len(part.shape) == 2}
-    cells, others = (np.zeros(len(next(iter(real.values()))), int) for _ in range(2))
+    cells, class_counts = (np.zeros(len(next(iter(real.values()))), int) for _ in range(2))
     for key, part in parts.items():
         truth, values = (rows[key].reshape(len(cells), -1) for rows in (real, guess))
         off = np.where(truth < 0, 0, truth != values)  # -1 is missing
@@ -104,12 +104,12 @@ def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) ->
         if len(part.shape) == 1 and part.classes[:2] in grids:
             cells += np.where(truth < 0, 0, np.abs(truth - values))[:, :2].sum(1)
             off[:, :2] = 0
-        others += off.sum(1)
+        class_counts += off.sum(1)
     names = [
         count_noun(c, "cell") if c else f"{n} class{'es' * (n != 1)}"
-        for c, n in zip(cells.tolist(), others.tolist(), strict=True)
+        for c, n in zip(cells.tolist(), class_counts.tolist(), strict=True)
     ]
-    total = cells + others
+    total = cells + class_counts
     return total, [f"{name} off" if n else "matches" for name, n in zip(names, total, strict=True)]
 
 

@@ -49,7 +49,7 @@ class GradientNorms:
             elif not hasattr(optim, "norms"):
                 optim.register_step_pre_hook(_add_gradients)
             # An encoder that several networks share belongs to the one that its optimizer is named after.
-            optim.norms = OptimizerNorms([owner if owner in found else found[0] for found in names], self)
+            optim.norms = OptimizerNorms([owner if owner in options else options[0] for options in names], self)
         learner.next_step = MethodType(_next_step, learner)
 
     def take(self) -> Metrics:

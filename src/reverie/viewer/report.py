@@ -22,6 +22,7 @@ from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_b
 from reverie.core.bounds import AtLeast, largest_value
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
+from reverie.core.logger import logger
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import MASK_KEY
 from reverie.core.statistics import IntervalEstimate
@@ -237,9 +238,11 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     own, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
     snapshots = [(agent.step, own)]
     for path in Checkpoints(agent.run / "dream_snapshots").paths():
-        with contextlib.suppress(ReverieError):
+        try:
             LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
             snapshots.append((step_from_name(path), Share(*count_right_dreams(before, batches))))
+        except ReverieError as error:
+            logger.warning(f"{path} is left out of the report: {error}")
     return {
         "dreams": own, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
         "snapshots": sorted(snapshots),
