@@ -28,6 +28,7 @@ from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Step
 from reverie.nn.actor_critic import Dueling
 from reverie.nn.actors import IQL_LOG_STD
+from reverie.nn.reward_scaling import Factor
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.storage import HostStorage
 
@@ -62,6 +63,18 @@ def test_the_error_of_critics_may_be_another(config, loss):
     torch.testing.assert_close(found.metrics["loss/critic"], expected)
     torch.testing.assert_close(found.metrics["train/value_max"], taken.mean(0)[mask].max())
     torch.testing.assert_close(found.metrics["train/target_max"], target[mask].max())
+
+
+@pytest.mark.parametrize(("value", "warned"), [(-999.0, False), (-1001.0, True)])
+@pytest.mark.parametrize("config", [TD3Config, SACConfig])
+def test_values_beyond_ten_times_any_return_are_a_warning(config, value, warned):
+    """The return is of the rewards that the losses see; the entropy of SAC belongs to it."""
+    metrics = {"train/value": value, "train/temperature": 0.1, "train/entropy": 0.0}
+    found = learner(config(reward_scale=Factor(0.5))).metrics_warning(metrics, lambda: 2.0)
+    assert ("the largest reward is 1, and no return exceeds 100" in found) is warned
+    assert not learner(config(reward_scale=Factor(0.5))).metrics_warning(metrics, lambda: 0.0)
+    assert not learner(config()).metrics_warning(metrics | {"train/entropy": -1.0}, lambda: 1.0)
+    assert not learner(config(discount=1.0)).metrics_warning(metrics, lambda: 1.0)
 
 
 def test_updates_have_gradients_where_an_environment_has_disabled_them():

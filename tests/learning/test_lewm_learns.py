@@ -57,7 +57,7 @@ def trained(updates, **changes):
 def test_the_regularizer_prevents_a_collapse(weight, low, high):
     learner, metrics = trained(150, regularizer=f"sigreg(weight={weight}, directions=32)")
     assert low <= float(metrics["train/latent_std"]) <= high
-    problem = learner.metrics_warning({name: float(value) for name, value in metrics.items()})
+    problem = learner.metrics_warning({name: float(value) for name, value in metrics.items()}, float)
     assert ("have collapsed" in problem) == (weight == 0)
 
 

@@ -228,8 +228,11 @@ class Algorithm(NotesChanges, nn.Module):
         """Return the epsilon, or the standard deviation of the action noise, after ``env_steps``; None: neither."""
         return None
 
-    def metrics_warning(self, metrics: Mapping[str, float]) -> str:
-        """Return a warning about the metrics of a log entry, which a run shows once; "" if there is none."""
+    def metrics_warning(self, metrics: Mapping[str, float], largest_reward: Callable[[], float]) -> str:
+        """Return a warning about the metrics of a log entry, which a run shows once; "" if there is none.
+
+        ``largest_reward`` returns the largest absolute reward of the run's rows; 0 if it is unknown.
+        """
         return ""
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:

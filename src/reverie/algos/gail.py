@@ -140,6 +140,7 @@ class GAIL(SAC):
     losses: ClassVar[dict[str, type[SoftObjective]]] = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
     has_heldout_losses = False  # they compare two sets of rows
+    learns_rows_rewards = False
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)

@@ -149,7 +149,7 @@ class LeWM(ModelFree):
     def running_statistics(self) -> RunningStatistics:
         return LeWMStatistics(super().running_statistics, None if self.classes else self.actions)
 
-    def metrics_warning(self, metrics: Any) -> str:
+    def metrics_warning(self, metrics: Any, largest_reward: Any) -> str:
         std = metrics.get(LATENT_STD, 1.0)
         if std >= COLLAPSED_STD:
             return ""

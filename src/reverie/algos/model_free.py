@@ -32,6 +32,8 @@ from reverie.objectives.td import Losses, SplitObs, obs_before
 
 CLIPPED = "train/clipped_target"
 """Metric of categorical critics: by how much the mean of a target lies outside of the atoms, averaged over all rows."""
+IMPOSSIBLE = 10.0
+"""Values of this many times the largest return that the rewards allow are called divergence."""
 ClipFn = Callable[[Tensor], Tensor] | None
 """Clips bootstrap values to the range that the rewards allow; None: no clipping."""
 
@@ -63,6 +65,8 @@ class ModelFree(Algorithm):
         self.extra_spec: dict[str, ColumnSpec] = {}
         self.memories: Memories | None = None
         self.optims: dict[str, Adam] = {}
+        self.trusted_value: float = IMPOSSIBLE
+        """Below this mean value of the critic, no rewards are read to judge it."""
 
     @property
     def policy(self) -> Policy[Any]:
@@ -127,11 +131,30 @@ class ModelFree(Algorithm):
         schedule = getattr(self.cfg, "exploration", None)
         return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
-    def metrics_warning(self, metrics: Mapping[str, float]) -> str:
-        if (atoms := getattr(self.cfg, "atoms", None)) is None:
+    def metrics_warning(self, metrics: Mapping[str, float], largest_reward: Callable[[], float]) -> str:
+        if not isinstance(self.cfg, ValueConfig):
             return ""
         part = max(1 - largest_value(self.cfg.discount), 1e-3)  # of a horizon
-        return str(atoms.warning(metrics.get(CLIPPED, 0.0) / part))
+        if (atoms := getattr(self.cfg, "atoms", None)) is not None:
+            return str(atoms.warning(metrics.get(CLIPPED, 0.0) / part))
+        value = abs(metrics.get("train/value", 0.0))
+        if value <= self.trusted_value or not self.learns_rows_rewards:
+            return ""
+        bonus = metrics.get("train/temperature", 0.0) * abs(metrics.get("train/entropy", 0.0))  # of SAC
+        largest = torch.tensor([largest_reward()], device=self.device)
+        reward = float(self.preprocess.scale_rewards(largest, torch.zeros_like(largest, dtype=torch.bool)))
+        self.trusted_value = max(IMPOSSIBLE * (reward + bonus) / part, 2 * value)
+        if not reward or value <= IMPOSSIBLE * (reward + bonus) / part:
+            return ""
+        return (
+            f"the critic diverges: its mean value is {value:.3g}, but the largest reward is {reward:.3g}, and no "
+            f"return exceeds {reward / part:.3g}. Lower the learning rate, or set algo.reward_scale = return_std"
+        )
+
+    @property
+    def learns_rows_rewards(self) -> bool:
+        """Whether its rewards are those of the rows: without a bonus of its own, or goals that are relabeled."""
+        return self.preprocess.follows_rewards and getattr(self.cfg, "intrinsic_reward", None) is None
 
     @property
     def clip_to_return_range(self) -> ClipFn:

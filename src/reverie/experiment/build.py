@@ -210,6 +210,11 @@ class Experiment(Trainable):
         for line in describe_experiment(self, folder):
             logger.info(line)
 
+    def largest_reward(self) -> float:
+        replays = [replay for replay in (self.dataset, self.replay) if isinstance(replay, ReplayBuffer)]
+        rewards = [r.storage.read(r.oldest, r.count, ["reward"], copy=False)["reward"] for r in replays if r.count]
+        return max((float(np.abs(x).max()) for x in rewards), default=0.0)
+
     def no_update_reason(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
         expected = config.offline or config.algo.on_policy or config.updates_per_step(window) == 0

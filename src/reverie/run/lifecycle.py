@@ -306,8 +306,8 @@ class RunLifecycle:
 
     def on_log(self, entry: Mapping[str, float]) -> None:
         """Call the callbacks with a log entry, unless it is empty. Log the learner's first warning about an entry."""
-        metrics_warning = getattr(self.experiment.algo, "metrics_warning", None)
-        if metrics_warning is not None and not self.has_warned and (warning := metrics_warning(entry)):
+        warn = getattr(self.experiment.algo, "metrics_warning", None)
+        if warn is not None and not self.has_warned and (warning := warn(entry, self.experiment.largest_reward)):
             logger.warning(warning)
             self.has_warned = True
         if entry:

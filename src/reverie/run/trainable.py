@@ -89,6 +89,10 @@ class Trainable(Protocol):
     def describe(self, folder: Path) -> None:
         """Log a summary of the training run in ``folder``, and the assumptions about the data."""
 
+    def largest_reward(self) -> float:
+        """Return the largest absolute reward of the rows so far; 0 if it is unknown."""
+        return 0.0
+
     def no_update_reason(self) -> str:
         """Return why a finished run has made no update; "" if it made any, or its settings ask for none."""
 
