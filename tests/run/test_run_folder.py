@@ -391,6 +391,31 @@ def test_a_changed_file_is_read_again_and_nobody_changes_it_for_others(tmp_path)
     assert documents.read_yaml(path) == {"a": {"b": 10}}
 
 
+SECTIONS = "a:\n  b:\n    c: 1\n  d:\n  - 2\ne: {f: 3}\n"
+
+
+@pytest.mark.parametrize("text", [
+    SECTIONS, f"# first\n{SECTIONS}", "a: |\n  x\n\nb: 1\n", "a:\n  b: |\n    x\n  c: >-\n    y\n    z\n",
+    "on: 1\n1:\n  2: 3\n", 'a: "x\nb: 1"\n', 'a: "x\n  b: 1"\nc: 2\n', "a:\n  x\n  y\nb:\n", "a: &x\n  b: 1\nc: *x\n", "a:\n  - b: 1\n    c: 2\n",
+    "a:\n  # no value\n",
+])  # fmt: skip
+def test_sections_are_read_as_the_whole_file_is(text, tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text(text)
+    assert documents.read_yaml(path) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("text", [
+    "a: 1\n...\nb: 2\n", "a: 1\nb: 2\na: 3\n", "  a: 1\nb: 2\n", "a:\n    b: 1\n  c: 2\n",
+    "a: !!set [1]\n",
+])  # fmt: skip
+def test_sections_that_are_no_yaml_together_are_refused(text, tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="cannot be read as YAML"):
+        documents.read_yaml(path)
+
+
 @pytest.mark.parametrize("command", ["eval run", "info run", "push run pushed"])
 @pytest.mark.parametrize("content", ['{"a": ', DEEP, "[]", "", '{"observation": 3, "score": 1}'])
 def test_damaged_results_and_spaces_are_refused_by_name(content, command, strange):

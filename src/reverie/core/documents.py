@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ MAX_DEPTH = 1000
 """Maximum depth of values that libyaml reads: it recurses without a limit, and would crash the process."""
 MAX_FILES = 2000
 """Maximum number of YAML files whose content is kept: the page of runs reads the settings of all at each request."""
+MAX_SECTIONED = 30_000
+"""Maximum length of a YAML file whose sections are kept; the settings of a run have some ten thousand characters."""
 LIBYAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -32,7 +35,7 @@ class _UniqueKeys(yaml.constructor.SafeConstructor):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node; YAMLError for duplicate keys."""
         lines: dict[str, int] = {}
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
                 raise yaml.YAMLError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already.")
@@ -79,7 +82,44 @@ def read_yaml(path: Path) -> dict[str, Any]:
 @functools.lru_cache(MAX_FILES)
 def _read_yaml(path: Path, _stamp: tuple[int, ...]) -> bytes:
     """Return the pickled content of a YAML file; it is read again when the file has changed."""
-    return pickle.dumps(_parse_yaml(read_file(path, LARGEST_YAML).decode()))
+    text = read_file(path, LARGEST_YAML).decode()
+    is_plain = len(text) <= MAX_SECTIONED and "&" not in text and "\n..." not in text  # no aliases, one document
+    sections = _parse_sections(text) if is_plain else None
+    return pickle.dumps(_parse_yaml(text) if sections is None else sections)
+
+
+@functools.lru_cache(5_000)
+def _parse_sections(text: str) -> dict[Any, Any] | None:
+    """Return the mapping in ``text``; sections that repeat from file to file are parsed once.
+
+    None if some section is no mapping alone, as where a text in quotes has lines that look like keys.
+    """
+    if not re.match(r"\w", text):
+        return None
+    sections = re.split(r"(?<=\n)(?=\w)", text)  # with their last newlines, which belong to blocks of text
+    mapping: dict[Any, Any] = {}
+    for section in sections:
+        head, _, body = section.partition(":\n  ")
+        lines = body.rstrip("\n").count("\n")
+        if body and re.fullmatch(r"\w+", head) and lines == body.count("\n  "):
+            inner = _parse_sections(body.replace("\n  ", "\n"))
+            content = None if inner is None else dict.fromkeys(_parse_section(f"{head}:") or {}, inner)
+        else:
+            content = _parse_section(section)
+        if not content or not mapping.keys().isdisjoint(content):
+            return None
+        mapping |= content
+    return mapping
+
+
+@functools.lru_cache(5_000)
+def _parse_section(text: str) -> dict[Any, Any] | None:
+    """Return the mapping in ``text``; None for other values and errors, which the whole file explains."""
+    try:
+        content = _parse_yaml(text)
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _parse_yaml(text: str) -> Any:
