@@ -396,7 +396,8 @@ SECTIONS = "a:\n  b:\n    c: 1\n  d:\n  - 2\ne: {f: 3}\n"
 
 @pytest.mark.parametrize("text", [
     SECTIONS, f"# first\n{SECTIONS}", "a: |\n  x\n\nb: 1\n", "a:\n  b: |\n    x\n  c: >-\n    y\n    z\n",
-    "on: 1\n1:\n  2: 3\n", 'a: "x\nb: 1"\n', 'a: "x\n  b: 1"\nc: 2\n', "a:\n  x\n  y\nb:\n", "a: &x\n  b: 1\nc: *x\n", "a:\n  - b: 1\n    c: 2\n",
+    "on: 1\n1:\n  2: 3\n", 'a: "x\nb: 1"\n', 'a: "x\n  b: 1"\nc: 2\n', "a:\n  x\n  y\nb:\n", "a: &x\n  b: 1\nc: *x\n",
+    "a:\n  - b: 1\n    c: 2\n",
     "a:\n  # no value\n",
 ])  # fmt: skip
 def test_sections_are_read_as_the_whole_file_is(text, tmp_path):
