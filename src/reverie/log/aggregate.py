@@ -37,6 +37,10 @@ from reverie.log.jsonl import metric_series, read_metrics, split_evaluations
 AGGREGATES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
 READ_METRICS = ("episode/score", "eval/score", "eval/final", "estimate/return", "estimate/discount")
 """Metrics read from the logs."""
+SINGLE_SEEDS = (
+    "A probability of improvement needs two seeds of each setting: its folder, or a pattern in quotes such as "
+    "'runs/sac-*'."
+)
 MAX_POINTS = 100
 """Maximum points of a curve whose seeds were not measured at the same steps."""
 
@@ -308,15 +312,19 @@ class Comparison:
             lines += [f"  {setting.title:<{width}}{_format_score_cells(setting)}" for setting in group]
             if (fewest := smaller_budget(group)) is not None:
                 lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
-            if len(group) > 1:
-                lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
-            for first, second in itertools.combinations(group, 2):
-                chance = self.probability_of_improvement[first.name, second.name]
-                ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
-                value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
-                lines.append(f"  {value:<4} ({ends})  {first.title} over {second.title}")
-            parts.append("\n".join(lines))
+            parts.append("\n".join([*lines, *self._format_improvements(group)]))
         return "\n\n".join(parts)
+
+    def _format_improvements(self, group: Sequence[ComparedSetting]) -> list[str]:
+        """Return the lines of the probabilities of improvement in a group; pairs with a single seed have none."""
+        lines = []
+        for first, second in itertools.combinations((setting for setting in group if len(setting.scores) > 1), 2):
+            chance = self.probability_of_improvement[first.name, second.name]
+            ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
+            lines.append(f"  {chance.value:.2f} ({ends})  {first.title} over {second.title}")
+        if lines:
+            return ["", "Probability that a seed of the first scores better than a seed of the second:", *lines]
+        return ["", SINGLE_SEEDS] if len(group) > 1 else []
 
 
 def smaller_budget(settings: Sequence[ComparedSetting]) -> int | None:
@@ -331,8 +339,10 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     estimates = {}
     for first, second in itertools.combinations(settings, 2):
         if first.comparison_key == second.comparison_key:
-            has_seeds = min(len(first.scores), len(second.scores)) > 1
-            value = float(probability_of_improvement(first.scores, second.scores)) if has_seeds else math.nan
+            if min(len(first.scores), len(second.scores)) < 2:
+                estimates[first.name, second.name] = IntervalEstimate(math.nan, math.nan, math.nan)
+                continue
+            value = float(probability_of_improvement(first.scores, second.scores))
             ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
             estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
     return estimates
