@@ -16,7 +16,7 @@ from reverie.core import wall_clock
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
 from reverie.viewer import export
-from reverie.viewer.episode_source import RecordedEnv
+from reverie.viewer.episode_source import RecordedEnv, action_names
 from reverie.viewer.export import export_episode
 from reverie.viewer.session import Session
 from tiny_configs import FEW
@@ -195,7 +195,7 @@ def test_branches(session, by, count):
         assert [future.actions[0].argmax().item() for future in futures] == [0, 1]
     assert np.array_equal(deters(session), before)
     session.pick(1)
-    assert (len(session.timeline.real), len(session.timeline.dream), len(session.timeline.actions)) == (3, 9, 8)
+    assert (len(session.timeline.dream), len(session.timeline.actions)) == (9, 8)
     assert torch.equal(session.timeline.dream[-1].latent.deter, futures[1].rows[-1].latent.deter)
     session.step()
     assert torch.equal(session.timeline.actions[2], futures[1].actions[0])
@@ -396,3 +396,29 @@ def test_the_strip_of_an_episode(agent, session):
     assert [bool(level) for level in strip.levels][3:12] == [False] * 2 + [True] * 4 + [False] * 3
     with pytest.raises(DataError, match="from 8 to 16"):
         session.strip(400)
+
+
+def test_a_lane_keeps_the_truth_while_its_actions_agree(session, monkeypatch):
+    """It counts imagined steps from the last row that the model has seen in it."""
+    played(session, 6)
+    first = session.timeline
+    same = int(first.actions[2][0].argmax())
+    monkeypatch.setattr(type(session), "action_names", ["left", "right"])
+    session.branch(2, "action", 4)
+    for branch in session.branches:  # the second action differs from the one that the environment took
+        branch.actions[1:2] = [1 - first.actions[3]]
+    session.pick(same)
+    agreeing = session.timeline
+    assert (agreeing.real, agreeing.num_seen()) == (first.real[:4], 3)
+    assert [row["error"] is None for row in session.rows(3)] == [False, True, True, True]
+    session.pick(1 - same)
+    assert (len(session.timeline.real), session.describe_lanes()[-1]["name"]) == (3, ["right", "left"][same])
+    assert session.describe_lanes()[1]["context"] == 3
+
+
+@pytest.mark.parametrize(("names", "expected"), [("LEFT RIGHT JUMP", ["left", "right"]), ("LEFT", [])])
+def test_names_of_more_actions_than_there_are(agent, monkeypatch, names, expected):
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.get_action_meanings = names.split
+    monkeypatch.setattr(type(agent), "make_env", lambda _: env)
+    assert action_names(agent) == expected

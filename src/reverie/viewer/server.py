@@ -199,7 +199,7 @@ class Page:
     def rows_since(self, first: int) -> Response:
         """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
-        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
+        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.num_seen()}
         head |= {"lanes": session.describe_lanes(), "lane": session.lanes.index(session.timeline)}
         head |= {"edits": len(session.timeline.edits), "end": session.timeline.dream_end(), "seed": session.seed}
         changed = range(first, len(session))

@@ -267,6 +267,7 @@ class Session:
         self._imagine(steps)
         if not past_end:
             line.cut_at_end(at + 1)
+        line.share_real_rows()
         return at + 1
 
     def set_context(self, rows: int) -> int:
@@ -336,6 +337,7 @@ class Session:
             raise DataError(f"the dream ends at row {end}, without futures. Go to an earlier row or observe more rows.")
         firsts = self._first_actions() if by == "action" else None
         count = NUM_BRANCHES if firsts is None else len(firsts)
+        names = [""] * count if firsts is None else self.action_names or [f"action {i}" for i in range(count)]
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
 
         def choose(number: int, latent: Latent) -> Tensor:
@@ -356,6 +358,7 @@ class Session:
                  for t, x in enumerate(latents)],
                 [action[i : i + 1].cpu() for action in actions],
                 float(totals[i]),
+                names[i],
             )
             for i in range(count)
         ]  # fmt: skip
@@ -366,9 +369,11 @@ class Session:
         (self.timeline, at), before = self.branched, self.timeline
         chosen = self.branches[self._check_number(number, 0, len(self.branches) - 1)]
         line = self._leave(at, "future")
+        line.name = chosen.name
         line.actions += chosen.actions
         line.dream += chosen.rows
         line.cut_at_end(at + 1)
+        line.share_real_rows()
         return before.count_shared(line)
 
     def _first_actions(self) -> Tensor:
@@ -483,11 +488,12 @@ class Session:
         lanes, counts = list[dict[str, Any]](), dict[str, int]()
         names = LANE_NAMES if self.inspector is not None else LANE_NAMES | {"dream": "policy"}
         for line in self.lanes:
-            counts[line.kind] = number = counts.get(line.kind, 0) + 1
-            facts: dict[str, Any] = {"name": names[line.kind] + (f" {number}" if number > 1 else ""), "kind": line.kind}
+            name = line.name or names[line.kind]
+            counts[name] = number = counts.get(name, 0) + 1
+            facts: dict[str, Any] = {"name": name + (f" {number}" if number > 1 else ""), "kind": line.kind}
             parent = None if line.parent is None else self.lanes.index(line.parent.find_lane(line.at))
             facts |= {"parent": parent, "at": line.at}
-            facts |= {"length": len(line), "real": len(line.real), "context": line.context, "score": line.score()}
+            facts |= {"length": len(line), "real": len(line.real), "context": line.num_seen(), "score": line.score()}
             lanes.append(facts)
         return lanes
 

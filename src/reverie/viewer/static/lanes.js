@@ -35,6 +35,12 @@ export class Lanes {
     page.strip.draw();
   }
 
+  // Whether the environment has gone on in the parent, under another action.
+  get leaves() {
+    const { parent, real } = this.list[this.current];
+    return parent !== null && real < this.list[parent].real;
+  }
+
   // Shows another lane, at the same row.
   async choose(number) {
     const { page } = this;
