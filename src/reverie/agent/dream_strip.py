@@ -160,7 +160,7 @@ def _describe_dream(context: int, length: int, parting: int | None, bars: np.nda
 
 def make_value_strip(
     rewards: np.ndarray, values: np.ndarray, gaps: np.ndarray, discount: float, is_terminal: bool,
-    columns: int = COLUMNS, is_scaled: bool = False,
+    columns: int = COLUMNS, is_scaled: bool = False, is_over: bool = True,
 ) -> Strip:  # fmt: skip
     """Return the strip of an episode of T rows: what the critic expected, and the return that came.
 
@@ -172,13 +172,15 @@ def make_value_strip(
         is_terminal: whether the episode has ended there. Otherwise the critic's last value stands for the rest.
         columns: number of pictures.
         is_scaled: whether the critic's units differ from the environment's.
+        is_over: whether no row follows.
     """
     length, returns = len(rewards), np.zeros(len(rewards))
     returns[-1] = 0.0 if is_terminal else values[-1]
     for row in range(length - 2, -1, -1):
         returns[row] = rewards[row + 1] + discount * returns[row + 1]
     off = float(np.abs(values - returns)[: max(1, length - 1)].mean())  # a critic does not learn the value of an end
-    came = f"{returns[0]:.3g} came" + " (rewards as scaled for the critic)" * is_scaled
+    came = f"{returns[0]:.3g} came" + " so far, with its value of the last frame" * (not is_over)
+    came += " (rewards as scaled for the critic)" * is_scaled
     sentence = f"At frame 0 the critic expects {values[0]:.3g}; {came}. On average it is off by {off:.2g}."
     return Strip(
         sentence="This agent has no critic." if np.isnan(off) else sentence,

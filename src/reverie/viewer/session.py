@@ -516,7 +516,8 @@ class Session:
             discount = largest_value(getattr(self.agent.config.algo, "discount", 1.0))
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
-            return make_value_strip(scaled, values, gaps, discount, facts[-1]["terminal"], columns, is_scaled)
+            is_terminal, is_over = facts[-1]["terminal"], facts[-1]["last"]
+            return make_value_strip(scaled, values, gaps, discount, is_terminal, columns, is_scaled, is_over)
         obs = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
         real = {prediction_name(key): values for key, values in obs.items()}
         names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()
