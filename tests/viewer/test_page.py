@@ -17,7 +17,9 @@ from test_server import TOKEN, served
 from browser import launched_browser, playwright, violations
 from reverie.log.jsonl import FINAL
 from reverie.viewer import runs
+from reverie.viewer.findings import format_number
 from reverie.viewer.launch import view
+from reverie.viewer.runs import runs_table
 
 expect = playwright.expect
 expect.set_options(timeout=30_000)
@@ -368,7 +370,11 @@ def test_the_table_of_runs(page, site, folder, monkeypatch):
         page.get_by_role("button", name="algorithm").click()
         expect(lines.first).to_contain_text(first)
     score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
-    expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{score:.4g} ◆")
+    expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{format_number(score)} ◆")
+    changed = lines.filter(has_text="dqn").locator("time")
+    page.clock.set_fixed_time(runs_table({"dqn": folder / "dqn"})[0]["changed"] + 570)
+    page.get_by_role("button", name="changed").click()
+    expect(changed).to_have_text("9 min ago")
     for box in page.locator("#table > .scroll tbody input").all():
         box.check()
     go(page, ("#comparison canvas", 2), ("#comparison .hint", 3))  # a chart an environment; one has no scores
@@ -399,6 +405,27 @@ def test_an_agent_without_a_model(page, site):
     expect(page.locator("#advantages")).to_have_attribute("aria-label", scale)  # one scale for the episode
     go(page, "ArrowLeft")
     go(page, "d", "m", "1", row("4 of .*"))
+
+
+def test_an_axis_of_zeros(page, site):
+    page.goto(site)
+    show = """async () => {
+      const { Chart } = await import("./chart.js"), box = document.body.appendChild(document.createElement("div"));
+      const chart = new Chart(box, { title: "" });
+      return [[0, 0], [null, 0], [3, 4]].map((values) => {
+        chart.show([0, 1], [{ name: "", values, color: "red" }], [0, 1]);
+        return chart.plot.scales.y.max;
+      });
+    }"""
+    assert page.evaluate(show) == [1, 1, pytest.approx(4.1)]
+
+
+def test_the_page_says_that_it_loads(page, site):
+    with page.expect_response(re.compile("app.js")):
+        page.goto(f"{site}?run=dqn", wait_until="commit")
+    expect(page.locator(NOTE)).to_have_text(re.compile("^Loading (dqn )?…$"))
+    page.locator("#run[aria-busy=false]").wait_for()
+    go(page, (NOTE, None))
 
 
 def test_recorded_episodes(page, site):
@@ -499,6 +526,7 @@ def test_the_comparison_answers(page, tmp_path, logged_run, width):
         expect(page.locator(".intervals circle")).to_have_count(10)
         expect(page.locator(".intervals").get_by_text("6 runs, 5 seeds")).to_be_visible()
         expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by env steps")
+        expect(page.locator("#metric")).to_have_value("episode/score")  # evaluations at the end are no curve
         page.locator("#axis").select_option("seconds")
         expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by seconds")
         logged_run(tmp_path / "late", [5.0], replay_ratio=0.1)  # it begins while the page is open

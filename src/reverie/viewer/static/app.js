@@ -60,7 +60,8 @@ class Page {
     this.checkpoint = more.checkpoint; // undefined: the newest one
     const opening = ++this.opening;
     let head;
-    if (this.hello.compiling) $("#title").textContent = "Compiling kernels for this processor, once: about 15 seconds …";
+    this.showNote(this.hello.compiling ? "Compiling kernels for this processor, once: about 15 seconds …" : `Loading ${run === "." ? this.hello.folder : run} …`);
+    $("#note").className = "progress";
     this.hello.compiling = false;
     try {
       head = await this.link.ask("begin", { run, ...more });
@@ -177,6 +178,7 @@ class Page {
 
   showNote(text, ...steps) {
     $("#note").hidden = !text;
+    $("#note").className = "";
     $("#note").replaceChildren(text, ...steps.map(([name, act]) => el("button", { onclick: act }, name)));
   }
 

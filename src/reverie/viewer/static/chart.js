@@ -74,7 +74,7 @@ export class Chart {
       height: this.plotted.clientHeight,
       legend: { show: false },
       padding: [6, 20, 0, 0],
-      scales: { x: { time: false }, y: this.given.range ? { range: this.given.range } : {} },
+      scales: { x: { time: false }, y: { range: this.given.range ?? findRange } },
       cursor: { y: false, points: { show: !bands, size: 6 }, sync: this.given.sync ? { key: this.given.sync } : undefined, drag: { x: true, y: false } },
       axes: [
         { ...axis, size: 22, gap: 2, incrs: STEPS, values: (u, ticks) => ticks.map(short) },
@@ -131,6 +131,9 @@ export class Chart {
     u.ctx.restore();
   }
 }
+
+// As uPlot, but that only zeros are between 0 and 1, not 100.
+const findRange = (_, low, high) => (low === null ? [null, null] : low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
 
 // The sums of the first 1, 2, ... series, the last sum first.
 function stackValues(series) {

@@ -1,6 +1,6 @@
 // The tab Episodes: new and recorded episodes with a picture, the return and the largest surprise; a click opens one.
 
-import { $, el, paint, short } from "./dom.js";
+import { $, el, formatScore, paint, short } from "./dom.js";
 
 const SHOWN = 6; // episodes of each kind, and as many more with a click
 
@@ -61,7 +61,7 @@ export class Gallery {
     const [given, name] = kind === "fresh" ? [{ seed }, `seed ${seed}`] : [{ episode }, `episode ${episode}`];
     const here = kind === "fresh" ? !about.recorded && page.seed === seed : about.recorded && about.episode === episode;
     return el("button", { className: "card", ariaCurrent: here ? "true" : "false", onclick: () => page.open(page.run, { ...given, checkpoint: page.checkpoint }) },
-      canvas, el("b", {}, `return ${short(score)}`), el("span", {}, `${(rows - 1).toLocaleString("en")}${last ? "" : "+"} steps`),
+      canvas, el("b", {}, `return ${formatScore(score)}`), el("span", {}, `${(rows - 1).toLocaleString("en")}${last ? "" : "+"} steps`),
       surprise === null ? null : el("span", {}, `surprise ${short(surprise)}`), el("span", {}, name));
   }
 }

@@ -2,7 +2,7 @@
 
 import { remember, remembered } from "./address.js";
 import { Comparison, METRICS, countRuns } from "./comparison.js";
-import { $, el, short, svg } from "./dom.js";
+import { $, el, formatScore, short, svg } from "./dom.js";
 
 const charted = (run) => Object.keys(METRICS).find((name) => run.curves?.[name]);
 const last = (curve) => curve?.[1].at(-1) ?? null;
@@ -33,12 +33,19 @@ const COLUMNS = [
   ["environment", (run) => run.env ?? ""],
   ["seed", (run) => run.seed ?? null, (run) => run.count ?? short(run.seed)],
   ["step", (run) => run.step ?? null, (run) => (run.step ?? 0).toLocaleString("en")],
-  ["episode score", (run) => run.score],
+  ["episode score", (run) => run.score, (run) => formatScore(run.score)],
   ["evaluation", (run) => run.evaluation[1], (run) => el("span", { title: run.evaluation[2] ? "at the end of training" : "during training" },
-    short(run.evaluation[1]), run.evaluation[2] ? " ◆" : "")],
+    formatScore(run.evaluation[1]), run.evaluation[2] ? " ◆" : "")],
   ["curve", (run) => run.height, (run) => spark(run.runs ?? [run])],
-  ["changed", (run) => run.changed ?? null, (run) => (run.live ? el("span", { className: "live" }, "training now") : new Date(run.changed * 1000).toLocaleString())],
+  ["changed", (run) => run.changed ?? null, (run) => (run.live ? el("span", { className: "live" }, "training now") : formatDate(new Date(run.changed * 1000)))],
 ];
+
+// How long ago something was, with the exact date as title; a month ago, the date.
+function formatDate(date) {
+  const seconds = (Date.now() - date) / 1000, units = [["d", 86400], ["h", 3600], ["min", 60]], [unit, size] = units.find(([, size]) => seconds >= size) ?? [];
+  const text = seconds > 30 * 86400 ? date.toLocaleDateString() : unit ? `${Math.floor(seconds / size)} ${unit} ago` : "just now";
+  return el("time", { dateTime: date.toISOString(), title: date.toLocaleString() }, text);
+}
 
 const kind = (column) => (column >= NUMBERS[0] && column < NUMBERS[1] ? "num" : "");
 
