@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reverie.agent.dream_strip import make_dream_strip, make_value_strip
+from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
 from reverie.core.specs import ObsPart
 from reverie.log.strip import choose_columns
 
@@ -89,6 +89,16 @@ def test_columns_keep_what_matters():
     assert choose_columns(7, (4, None)) == [*range(7)]
     columns = choose_columns(1000, (4, 500), 12)
     assert (len(columns), {0, 4, 500, 999} <= {*columns}, columns) == (12, True, sorted(columns))
+
+
+def test_the_row_to_which_a_value_falls():
+    """Not a fall: a reward that was expected, a gradual loss, values that are unknown."""
+    values, rewards = np.array([5, 5, 5, 1, 1, 1, 1, 1.0]), np.zeros(8)
+    assert find_fall(rewards, values, 1.0, is_terminal=False) == 3
+    assert find_fall(np.array([0, 0, 0, 4.0, 0, 0, 0, 0]), values, 1.0, is_terminal=False) is None
+    assert find_fall(rewards, np.ones(8), 1.0, is_terminal=True) == 7  # nothing comes, although 1 was expected
+    assert find_fall(rewards, np.arange(8.0)[::-1], 1.0, is_terminal=True) is None
+    assert find_fall(rewards, np.full(8, np.nan), 1.0, is_terminal=True) is None
 
 
 def test_a_critic_beside_the_return():

@@ -175,7 +175,9 @@ def test_the_strip_judges_the_dream_and_goes_to_the_row_that_is_pressed(page, si
     cell = min(88, canvas.bounding_box()["width"] / (last + 1))
     canvas.click(position={"x": cell * 5.5, "y": 30})
     go(page, row("5 of .*"), ("#verdict.differs", re.compile("^[0-9]+ cells off$")))
+    go(page, ("#why", re.compile("Surprise: .* % of the other rows.*of the data are equal to this one", re.DOTALL)))
     page.keyboard.press("ArrowRight")  # the dream has ended
+    go(page, ("#why", 0))
     go(page, row("6 of .*"), ("#verdict.differs", "the dream has ended"))
     before = page.locator("#dream canvas").evaluate(PICTURE)
     go(page, "ArrowLeft", "t", ("#outline[aria-pressed=false]", 1))
@@ -434,7 +436,11 @@ def test_recorded_episodes(page, site):
     page.get_by_role("tab", name="Episodes").click()
     go(page, (".cards >> nth=0 >> .card", 6))
     recorded = page.locator(".cards").last.locator(".card")
-    expect(recorded.first).to_contain_text("return")
+    expect(recorded).to_have_count(2)
+    for cards in (page.locator(".cards").first.locator(".card"), recorded):
+        expect(cards.first).to_contain_text(re.compile("steps, (the end|time is up)"))
+        returns = [float(re.search("return ([0-9.]+)", text)[1]) for text in cards.all_inner_texts()]
+        assert returns == sorted(returns)
     page.get_by_role("tab", name="Latent").click()
     page.get_by_role("tab", name="Episodes").click()
     name = recorded.first.locator("span").last.inner_text()
@@ -574,6 +580,9 @@ def test_it_fits_a_phone(page, site):
     go(page, ("#table > .scroll tbody tr", 4))
     assert page.evaluate(wide) <= 390
     opened(page, site, at=2)
+    expect(page.locator("#scrub")).to_be_focused()  # keys go through the rows at once
+    page.locator("#strip canvas").click(position={"x": 60, "y": 20})
+    go(page, row("0 of .*"))  # five large pictures, not eight
     tops = [page.locator(place).bounding_box()["y"] for place in ("#scrub", ".stage", "#timeline", "#tabs")]
     assert tops == sorted(tops)
     for tab in page.get_by_role("tab").all():

@@ -192,6 +192,7 @@ def test_several_rows_a_request(talk, monkeypatch):
         None,
     )  # row 0 has none
     card = talk("preview", seed=talk("see", rows=1)["seed"])
+    assert card["ending"] in ("the end", "time is up")
     assert (card["rows"], card["score"], card["last"]) == (rows[-1]["t"] + 1, rows[-1]["t"], True)
     monkeypatch.setattr(server, "MAX_STEP_SECONDS", -1)
     assert talk("preview", episode=-1)["rows"] == 1

@@ -1,6 +1,7 @@
 """An episode and its dream, without a browser."""
 
 import contextlib
+import re
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,7 @@ from reverie.core.seeding import derived_seeds
 from reverie.viewer import export
 from reverie.viewer.episode_source import RecordedEnv, action_names
 from reverie.viewer.export import export_episode
+from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.session import Session
 from tiny_configs import FEW
 
@@ -394,7 +396,7 @@ def test_the_strip_of_an_episode(agent, session):
     strip = session.strip(8)
     assert (len(strip.columns), len(strip.origins), strip.origins[4:6]) == (8, 15, ["seen", "imagined"])
     assert [bool(level) for level in strip.levels][3:12] == [False] * 2 + [True] * 4 + [False] * 3
-    with pytest.raises(DataError, match="from 8 to 16"):
+    with pytest.raises(DataError, match="from 5 to 16"):
         session.strip(400)
 
 
@@ -414,6 +416,26 @@ def test_a_lane_keeps_the_truth_while_its_actions_agree(session, monkeypatch):
     session.pick(1 - same)
     assert (len(session.timeline.real), session.describe_lanes()[-1]["name"]) == (3, ["right", "left"][same])
     assert session.describe_lanes()[1]["context"] == 3
+
+
+def test_an_episode_ends_by_the_word_of_the_environment(session, monkeypatch):
+    assert session.describe_ending() == ""
+    while not session.timeline.real[-1].values["last"]:
+        session.step()
+    assert session.describe_ending() == ("the end" if session.timeline.real[-1].values["terminal"] else "time is up")
+    monkeypatch.setattr(session.source, "episode_info", {0: {"success_rate": 0.0}})
+    assert session.describe_ending() == "failed"
+
+
+def test_rows_like_one_in_the_data(folder, agent):
+    vectors = RecordedRows(agent)
+    assert "is 0 times as far as" in vectors.describe({"observation": vectors.rows[:1]})
+    assert re.search("is [0-9.e+]{2,} times as far", vectors.describe({"observation": vectors.rows[:1] + 9}))
+    mapped = load(folder / "mapped")
+    row = {key: x[0, :1] for key, x in mapped.load_episode(0).obs.items()}
+    for obs, count in ((row, "[1-9]\\d*"), ({key: x + 9 for key, x in row.items()}, "0")):
+        assert re.match(f"{count} of \\d+ rows of the data are equal", RecordedRows(mapped).describe(obs))
+    assert RecordedRows(agent, "nowhere").describe({"observation": vectors.rows[:1]}) == ""
 
 
 @pytest.mark.parametrize(("names", "expected"), [("LEFT RIGHT JUMP", ["left", "right"]), ("LEFT", [])])

@@ -14,6 +14,8 @@ from reverie.log.strip import COLUMNS, Strip, choose_columns
 MAX_MATCHING_ERROR, MIN_DIFFERING_ERROR = 0.25, 1.0
 """Errors, as multiples of the mean error of "nothing changes", below which a row matches, and from which on it differs.
 That baseline repeats the last observed row: a dream that is as far off predicts nothing."""
+MIN_FALL = 2.0
+"""Fall of a value, in standard deviations of all values of the episode, that is worth a look."""
 PATIENCE = 3
 """Rows in which an error may come near again, so that truth and dream do not part."""
 Rows = Mapping[str, np.ndarray]
@@ -156,6 +158,24 @@ def _describe_dream(context: int, length: int, parting: int | None, bars: np.nda
     if "times" in text:
         return f"{sentence}; at frame {parting} the error reaches that of “nothing changes”."
     return f"{sentence}; at frame {parting} {text if text.startswith('the') else f'it is {text}'}."
+
+
+def find_fall(rewards: np.ndarray, values: np.ndarray, discount: float, is_terminal: bool) -> int | None:
+    """Return the row to which the value falls most, beyond the reward that comes with it.
+
+    None if it falls by less than ``MIN_FALL`` standard deviations of the values, or they are unknown.
+
+    Args:
+        rewards: the reward that came with each row, ``[T]``.
+        values: the critic's value of each row, ``[T]``; NaN where there is none.
+        discount: the discount factor of the values.
+        is_terminal: whether the last row is terminal, so that its value is 0.
+    """
+    after = np.append(values[1:-1], 0.0 if is_terminal else values[-1:])
+    falls = values[:-1] - rewards[1:] - discount * after
+    if not len(falls) or not np.isfinite(falls).all() or falls.max() <= MIN_FALL * values.std():
+        return None
+    return int(falls.argmax()) + 1
 
 
 def make_value_strip(

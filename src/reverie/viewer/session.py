@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
-from reverie.agent.dream_strip import make_dream_strip, make_value_strip
+from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
@@ -24,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Obs, Step
+from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import take_action, take_turn, to_executed_action
@@ -497,6 +498,24 @@ class Session:
             lanes.append(facts)
         return lanes
 
+    def describe_ending(self) -> str:
+        """Say how the episode ended, by the environment's word or by the flag it set; "" if it goes on."""
+        success = getattr(self.source, "episode_info", {}).get(0, {}).get(SUCCESS_RATE)
+        last = self.timeline.real[-1].values
+        if success is not None and last["last"]:
+            return "succeeded" if success else "failed"
+        return "the end" if last["terminal"] else "time is up" if last["last"] else ""
+
+    def find_value_fall(self) -> int | None:
+        """Return the row at which the value fell most: see :func:`find_fall`."""
+        rows = [row.values for row in self.timeline.real]
+        rewards, values = (np.array([row.get(name, np.nan) for row in rows]) for name in ("reward", "value"))
+        return find_fall(critic_rewards(self.agent, rewards), values, self._discount, rows[-1]["terminal"])
+
+    @property
+    def _discount(self) -> float:
+        return largest_value(getattr(self.agent.config.algo, "discount", 1.0))
+
     def lane_picture(self, line: Timeline, number: int) -> bytes | None:
         """Return the picture of a row of a lane: of the truth if your actions made it or there is no dream."""
         if number < len(line.real) and (line.kind == "hands" or not line.dream):
@@ -504,8 +523,8 @@ class Session:
         return self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
     def strip(self, columns: int = COLUMNS) -> Strip:
-        """Return the strip of the rows so far, with up to ``columns`` pictures, 8 to 16."""
-        line, columns = self.timeline, self._check_number(columns, 8, 16)
+        """Return the strip of the rows so far, with up to ``columns`` pictures, 5 to 16."""
+        line, columns = self.timeline, self._check_number(columns, 5, 16)
         facts = [row.values for row in line.real]
         rewards = np.array([row["reward"] for row in facts])
         if is_goal_agent(self.agent):
@@ -513,11 +532,10 @@ class Session:
         if self.inspector is None:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])
-            discount = largest_value(getattr(self.agent.config.algo, "discount", 1.0))
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
             is_terminal, is_over = facts[-1]["terminal"], facts[-1]["last"]
-            return make_value_strip(scaled, values, gaps, discount, is_terminal, columns, is_scaled, is_over)
+            return make_value_strip(scaled, values, gaps, self._discount, is_terminal, columns, is_scaled, is_over)
         obs = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
         real = {prediction_name(key): values for key, values in obs.items()}
         names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()

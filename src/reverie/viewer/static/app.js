@@ -77,6 +77,7 @@ class Page {
     $("#run").hidden = false;
     this.wanted = place.row;
     this.meet(head);
+    if (document.activeElement === document.body) $("#scrub").focus({ preventScroll: true }); // keys go through the rows
     const filled = this.fill(opening);
     if (place.row === undefined) this.autoplay();
     await filled;
