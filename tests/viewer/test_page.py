@@ -306,6 +306,8 @@ def test_the_error_over_training_and_a_new_checkpoint(page, site, folder):
     go(page, "#theme")  # while errors are asked for
     page.locator("#errorof").select_option("reward")
     chart, most = page.locator("#panel .chart.high"), page.locator("#checkpoint")
+    lines = [f"document.querySelector('{kind} .now').style.left" for kind in (".high", ".tall")]
+    page.wait_for_function(f"{lines[0]} === {lines[1]}")  # of the checkpoint, although one chart came later
     before = chart.locator("canvas").evaluate(PICTURE)
     expect(most).to_have_attribute("max", "4")
     chart.locator(".u-over").click(position={"x": 5, "y": 40})  # at the earliest checkpoint
@@ -408,6 +410,13 @@ def test_an_agent_without_a_model(page, site):
     expect(page.locator("#advantages")).to_have_attribute("aria-label", scale)  # one scale for the episode
     go(page, "ArrowLeft")
     go(page, "d", "m", "1", row("4 of .*"))
+
+
+def test_scores_look_as_in_sentences(page, site):
+    scores = [102.5, 101.5, 12.25, 12.35, 1.125, 0.5625, 99.96, -3.456, 1234.5, 0.0, 500.0]
+    page.goto(site)
+    found = page.evaluate("""async (scores) => scores.map((await import("./dom.js")).formatScore)""", scores)
+    assert found == [format_number(score) for score in scores]
 
 
 def test_an_axis_of_zeros(page, site):
@@ -545,6 +554,9 @@ def test_the_comparison_answers(page, tmp_path, logged_run, width):
         expect(late).to_contain_text("77")  # although its box is focused
         expect(late.get_by_role("checkbox")).to_be_focused()
         expect(page.locator(".intervals")).to_contain_text("77")
+        expect(page.locator(".intervals .about")).to_have_text(
+            "■ IQM with its 95 % interval, or the mean without one, ● seeds"
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 390:  # cards: the name above the algorithm, nothing to scroll
             tops = (

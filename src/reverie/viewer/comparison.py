@@ -236,10 +236,9 @@ def _describe_group(group: Group, axis: str) -> dict[str, Any]:
     if score is None:
         return head | {"score": None}
     interval = nan_to_none(group.estimate._asdict())
-    scores = {"scores": score.scores, "mean": float(mean(score.scores)), "interval": interval}
-    scores["texts"] = {
-        name: format_number(x) for name, x in {"mean": scores["mean"], **interval}.items() if x is not None
-    }
+    average = float(mean(score.scores))
+    texts = {name: format_number(x) for name, x in {"mean": average, **interval}.items() if x is not None}
+    scores = {"scores": score.scores, "mean": average, "interval": interval, "texts": texts}
     return head | {"score": {"task": score.comparison_key, **scores}}
 
 

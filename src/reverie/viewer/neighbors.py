@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +48,7 @@ class RecordedRows:
         row = self._flatten(obs)
         if self.kind == "categorical":
             return f"{int((self.rows == row).all(-1).sum()):,} of {count:,} rows of the data are equal to this one."
-        ratio = float(self._distances(row).min()) / max(self.usual, np.finfo(np.float32).tiny)
+        ratio = float(self._distances(row).min()) / max(self.usual, 1e-12)
         return (
             f"The nearest of {count:,} rows of the data is {ratio:.2g} times as far as such rows are from each other."
         )

@@ -15,7 +15,10 @@ export class Chart {
     this.plotted = el("div", { className: "plot", role: "img", ariaLabel: `Chart: ${given.title}` });
     box.append(this.title, this.plotted);
     this.names = null;
-    this.observer = new ResizeObserver(() => this.plot && this.plot.setSize({ width: this.width(), height: this.plotted.clientHeight }));
+    this.observer = new ResizeObserver(() => {
+      this.plot?.setSize({ width: this.width(), height: this.plotted.clientHeight });
+      if (this.plot && this.at !== undefined) this.mark(this.at); // as wide as it is now
+    });
     this.observer.observe(this.plotted);
   }
 
