@@ -17,7 +17,7 @@ export class Chart {
     this.names = null;
     this.observer = new ResizeObserver(() => {
       this.plot?.setSize({ width: this.width(), height: this.plotted.clientHeight });
-      if (this.plot && this.at !== undefined) this.mark(this.at); // as wide as it is now
+      if (this.plot && this.at !== undefined) requestAnimationFrame(() => this.mark(this.at)); // as wide as it is now
     });
     this.observer.observe(this.plotted);
   }
