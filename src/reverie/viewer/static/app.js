@@ -77,7 +77,8 @@ class Page {
     $("#run").hidden = false;
     this.wanted = place.row;
     this.meet(head);
-    if (document.activeElement === document.body) $("#scrub").focus({ preventScroll: true }); // keys go through the rows
+    // Keys go through the rows. In a frame, as in a notebook, the focus stays where it is.
+    if (window === window.top && document.activeElement === document.body) $("#scrub").focus({ preventScroll: true });
     const filled = this.fill(opening);
     if (place.row === undefined) this.autoplay();
     await filled;
