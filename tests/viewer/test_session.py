@@ -434,7 +434,7 @@ def test_rows_like_one_in_the_data(folder, agent):
     mapped = load(folder / "mapped")
     row = {key: x[0, :1] for key, x in mapped.load_episode(0).obs.items()}
     for obs, count in ((row, "[1-9]\\d*"), ({key: x + 9 for key, x in row.items()}, "0")):
-        assert re.match(f"{count} of \\d+ rows of the data are equal", RecordedRows(mapped).describe(obs))
+        assert re.match(f"{count} of \\d+ rows of the data have the same classes", RecordedRows(mapped).describe(obs))
     assert RecordedRows(agent, "nowhere").describe({"observation": vectors.rows[:1]}) == ""
 
 

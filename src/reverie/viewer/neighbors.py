@@ -38,7 +38,7 @@ class RecordedRows:
         return torch.cat([obs[key].flatten(1).float() for key in self.keys], -1)
 
     def _distances(self, rows: Tensor) -> Tensor:
-        return torch.cdist(rows / self.scale, self.rows / self.scale)
+        return torch.cdist(rows / self.scale, self.rows / self.scale, compute_mode="donot_use_mm_for_euclid_dist")
 
     def describe(self, obs: Obs) -> str:
         """Say how often a row ``[1, ...]`` is in the data, or how far the nearest one is; "" if this is unknown."""
@@ -47,7 +47,7 @@ class RecordedRows:
             return ""
         row = self._flatten(obs)
         if self.kind == "categorical":
-            return f"{int((self.rows == row).all(-1).sum()):,} of {count:,} rows of the data are equal to this one."
+            return f"{int((self.rows == row).all(-1).sum()):,} of {count:,} rows of the data have the same classes."
         ratio = float(self._distances(row).min()) / max(self.usual, 1e-12)
         return (
             f"The nearest of {count:,} rows of the data is {ratio:.2g} times as far as such rows are from each other."

@@ -41,7 +41,7 @@ export class Row {
     const surprise = compare("kl", "real"), entropy = compare("prior_entropy", "dream"), found = (this.found ??= new WeakMap()).get(row);
     if (found === undefined && !page.playing) this.find(row);
     const texts = [surprise && `Surprise: ${surprise}.`, entropy && `Entropy of the dream’s prior: ${entropy}.`, found].filter(Boolean);
-    return texts.length ? [el("section", { id: "why" }, el("h2", {}, "Why it parts here"), ...texts.map((text) => el("p", {}, text)))] : [];
+    return texts.length ? [el("section", { id: "why" }, el("h2", {}, "Where truth and dream part"), ...texts.map((text) => el("p", {}, text)))] : [];
   }
 
   async find(row) {
