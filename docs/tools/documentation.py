@@ -39,6 +39,12 @@ GENERATED = {"src/reverie/experiment/presets.py": "reference/presets.md"}
 """Pages of the site in place of files that pages link to."""
 PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
+BASE = (
+    "<script>document.write(`<base href='${"
+    r"location.pathname.replace(/(?<=\/)(?:(?:%s)\/.*|[^\/]*)$/, '')"
+    "}'>`)</script>"
+)
+"""Lets links begin at the root of the site, wherever that is: above its folders."""
 AGENT = "reverie.agent.agent"
 """Module whose page also has the members that its class inherits."""
 
@@ -78,13 +84,16 @@ def finish(site: Path) -> int:
         here = posixpath.relpath("worker.js", page.relative_to(site).parent.as_posix())
         text = text.replace("https://unpkg.com/iframe-worker/shim", here)
         text = text.replace("<th></th>", "<td></td>")  # a corner is no header
+        if page.name == "404.html":  # shown at the address of any page that is missing
+            folders = "|".join(sorted(path.name for path in site.iterdir() if path.is_dir()))
+            text = re.sub(r'(href|src)="/(?!/)', r'\1="./', text).replace("<head>", f"<head>{BASE % folders}", 1)
         page.write_text(text, encoding="utf-8")
         named = re.findall(
             r'(?:href|src)="([^"#?]+)', re.sub(r"<(?:pre|code)\b.*?</(?:pre|code)>", "", text, flags=re.DOTALL)
         )
         for target in {html.unescape(target) for target in named}:
             elsewhere = re.match(r"\w+:", target)
-            if not (elsewhere or (page.parent / target).exists()) and page.name != "404.html":
+            if not (elsewhere or (page.parent / target).exists()):
                 missing.add(f"{page.relative_to(site)}: {target} does not exist")
         missing |= {f"{page.relative_to(site)}: {one} is loaded" for one in re.findall(r'src="(https?://[^"]+)', text)}
     print("\n".join(sorted(missing)) or f"{site / 'index.html'}", file=sys.stderr if missing else sys.stdout)
@@ -94,7 +103,7 @@ def finish(site: Path) -> int:
 def pages() -> dict[str, str]:
     """Return all text files of the site by their paths in it."""
     out = {new: Page(old).text() for old, new in homes().items()}
-    out["index.md"] = out["index.md"].replace("## Limits", f"{LIVE}\n\n## Limits", 1)
+    out["index.md"] = first_page()
     by_hand = sections(out["algorithms.md"])
     out |= {f"algorithms/{name}.md": algorithm_page(name, by_hand[name]) for name in own_algorithms()}
     out["algorithms.md"] = re.split(r"^## ", out["algorithms.md"], maxsplit=1, flags=re.MULTILINE)[0] + overview()
@@ -103,8 +112,13 @@ def pages() -> dict[str, str]:
     return out
 
 
-LIVE = '<iframe src="images/rooms.html" title="An episode in four rooms, and a dream of it" loading="lazy"></iframe>'
-"""A dream to play with, on the first page of the site."""
+LIVE = '<iframe src="images/step.html" title="Four rooms, and a dream of them, to walk in" loading="lazy"></iframe>'
+"""A dream to walk in, on the first screen of the site."""
+
+
+def first_page() -> str:
+    """Return the README with a dream to walk in above its film."""
+    return Page("README.md").text().replace("\n<a href", f"\n{LIVE}\n\n<a href", 1)
 
 
 def configuration() -> str:
@@ -151,7 +165,7 @@ class Page:
         text = re.sub(r"\$\$(.+?)\$\$", lambda found: typeset(found[1], "block"), text, flags=re.DOTALL)
         text = re.sub(r"(?<![\w`$])\$(?=[^\s$`])([^$\n`]+)\$", lambda found: typeset(found[1], "inline"), text)
         text = re.sub(r"`([\w/]+\.py)(?::\s([\w.]+))?`", named, text)
-        text = re.sub(r'(src(?:set)?=")docs/', r"\1", text)  # of README's pictures in HTML
+        text = re.sub(r'((?:href|src(?:set)?)=")docs/', r"\1", text)  # of README's film in HTML
         return re.sub(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)", self.link, text)
 
     def link(self, found: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ from reverie.core.statistics import estimate_interval, iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
 from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
-from reverie.log.style import SETTINGS, label_lines, new_panels, style_axes
+from reverie.log.style import SETTINGS, label_lines, new_panels, set_ends, style_axes
 from reverie.log.themed_svg import themed_svg
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +103,7 @@ BEST = {"CartPole-v1": 500, "MiniGrid-Empty-5x5-v0": 1, "reverie/Rooms-v0": 1, T
         EFFICIENCY["key_corridor"]: 1}  # fmt: skip
 """The highest return that each environment, by its title, can give; of the others it is not known."""
 CAPTION = "Each line is a seed; from five seeds on, a thick line is their IQM with a 95 % interval.\n"
-FINALS = "◆ evaluation at the end"
+FINALS = "◆ IQM of evaluations at the end; ◇ evaluation at the end of a seed"
 
 
 def caption(figure: Figure, text: str) -> Figure:
@@ -113,11 +113,12 @@ def caption(figure: Figure, text: str) -> Figure:
 
 
 def mark_best(axes: Axes, title: str) -> None:
-    """Draw a dashed line at the highest possible return, where it is known and the scores come close to it."""
+    """End the axis at the highest possible return, where it is known and the scores come close to it."""
     if BEST.get(title, np.inf) < 2 * axes.get_ylim()[1]:
         axes.axhline(BEST[title], color=MUTED, lw=1, ls=(0, (4, 3)))
         place = {"xytext": (3, -3), "textcoords": "offset points", "va": "top", "fontsize": 8}
         axes.annotate("best possible", (0, BEST[title]), xycoords=axes.get_yaxis_transform(), color=MUTED, **place)
+        set_ends(axes, None, BEST[title])
 
 
 def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
@@ -220,7 +221,7 @@ def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figu
     left, right = figure.subplots(1, 2, width_ratios=(1, 3))
     bars(style_axes(left, "", "mean return of 20 episodes", "CartPole-v1"), ["DreamerV3"],
          [[r["mean"] for r in cartpole["rows"]]])  # fmt: skip
-    left.set(ylim=(0, 540))
+    left.set_ylim(bottom=0)
     mark_best(left, "CartPole-v1")
     seeds_in(right, minigrid["rows"], "reverie/Rooms-v0")
     return caption(figure, "Dots and thin lines are seeds; the thick line is their IQM with a 95 % interval.")

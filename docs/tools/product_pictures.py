@@ -90,12 +90,14 @@ PAGE = (
     "app.js chart.js controls.js futures.js index.html lanes.js panels.js strip.js strip_canvas.js style.css "
     "timeline.js"
 )
+STEP = (
+    "agent/program.py envs/pages/rooms.js viewer/page.py viewer/publish.py viewer/static/program.js "
+    "viewer/static/step.*"
+)
 STRIP = "agent/dream_strip.py log/strip.py log/strip_figure.py"
 PICTURES = {
     "look.png": Picture(draw_viewer, "rooms", " ".join(f"viewer/static/{file}" for file in PAGE.split())),
-    "rooms.html": Picture(
-        strips.write_page, "rooms", "viewer/static/shared.html viewer/static/strip_canvas.js viewer/static/style.css"
-    ),
+    "step.html": Picture(strips.write_page, "rooms", STEP),
     "strip_rooms.svg": Picture(strips.draw_rooms, "rooms", STRIP),
     "strip_pendulum.svg": Picture(strips.draw_pendulum, "pendulum", STRIP),
     "console.svg": Picture(draw_console, "", "log/console.py"),

@@ -1,6 +1,7 @@
-"""Draw the strips of dreams, docs/images/strip_rooms.svg and docs/images/strip_pendulum.svg, and a dream to play with.
+"""Draw the strips of dreams, docs/images/strip_rooms.svg and docs/images/strip_pendulum.svg, and a dream to walk in.
 
-The last is docs/images/rooms.html, which the site shows on its first page. `product_pictures.py` calls this.
+The last is docs/images/step.html, to which the README links, and which the site shows on its first screen.
+`product_pictures.py` calls this.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import reverie
-from reverie.viewer.export import export_episode
-from reverie.viewer.session import Session
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
@@ -31,10 +30,5 @@ def _draw_strip(run: Path, name: str, **options: Any) -> None:
 
 
 def write_page(run: Path) -> None:
-    """Write a page that plays a dream of the four rooms."""
-    session = Session(reverie.load(run), seed=7)
-    while not session.timeline.real[-1].values["last"]:
-        session.step()
-    session.set_context(1)
-    (IMAGES / "rooms.html").write_bytes(export_episode(session, "html", "Four rooms, and a dream of them")[1])
-    session.close()
+    """Write a page in which one walks in the four rooms and in the dream of them, with weights in half a megabyte."""
+    reverie.export(run, IMAGES / "step.html", world=True, numbers="int8")

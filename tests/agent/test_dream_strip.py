@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reverie.agent.dream_strip import make_dream_strip, make_value_strip
+from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
 from reverie.core.specs import ObsPart
 from reverie.log.strip import choose_columns
 
@@ -91,6 +91,16 @@ def test_columns_keep_what_matters():
     assert (len(columns), {0, 4, 500, 999} <= {*columns}, columns) == (12, True, sorted(columns))
 
 
+def test_the_row_to_which_a_value_falls():
+    """Not a fall: a reward that was expected, a gradual loss, values that are unknown."""
+    values, rewards = np.array([5, 5, 5, 1, 1, 1, 1, 1.0]), np.zeros(8)
+    assert find_fall(rewards, values, 1.0, is_terminal=False) == 3
+    assert find_fall(np.array([0, 0, 0, 4.0, 0, 0, 0, 0]), values, 1.0, is_terminal=False) is None
+    assert find_fall(rewards, np.ones(8), 1.0, is_terminal=True) == 7  # nothing comes, although 1 was expected
+    assert find_fall(rewards, np.arange(8.0)[::-1], 1.0, is_terminal=True) is None
+    assert find_fall(rewards, np.full(8, np.nan), 1.0, is_terminal=True) is None
+
+
 def test_a_critic_beside_the_return():
     rewards, gaps = np.array([0, 1, 1, 2.0]), np.array([1, 2, 3, np.nan])
     strip = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=True)
@@ -98,4 +108,6 @@ def test_a_critic_beside_the_return():
     assert strip.sentence == "At frame 0 the critic expects 4; 2 came. On average it is off by 1."
     open_end = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=False)
     assert open_end.lines["return that came"].tolist() == [3.0, 4.0, 6.0, 8.0]
+    going_on = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=False, is_over=False)
+    assert "3 came so far, with its value of the last frame." in going_on.sentence
     assert "no critic" in make_value_strip(rewards, np.full(4, np.nan), gaps, 0.5, is_terminal=True).sentence

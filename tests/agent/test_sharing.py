@@ -149,6 +149,11 @@ def test_a_damaged_description_hides_no_other_agent(content, tmp_path, capsys):
     assert re.search(r"/bad.*\n.*/good  dqn in Walk-v0\n2 agents", capsys.readouterr().out)
 
 
+def test_a_folder_without_agents_is_no_list(tmp_path, capsys):
+    assert main(["list", str(tmp_path)]) == 1
+    assert f"there is no agent at {tmp_path}." in capsys.readouterr().err
+
+
 def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
     os.mkfifo(tmp_path / "agent.json")
     assert main(["list", str(tmp_path)]) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from reverie import viewer
 from reverie.algos.table import ALGORITHMS
-from reverie.log.colors import ALGORITHM_HUES, BLUE, DARK, HUES, ORANGE, algorithm_hue, assign_hues
+from reverie.log.colors import ALGORITHM_HUES, BLUE, DARK, FAR, GOAL, HUES, NEAR, ORANGE, algorithm_hue, assign_hues
 
 
 def test_each_algorithm_has_a_color():
@@ -34,6 +34,8 @@ def test_the_page_has_the_colors_of_figures():
     values = dict(re.findall(r"--(\w+): ([^;]+);", style))
     pairs = {f"light-dark({color}, {DARK[color]})" for color in (BLUE, ORANGE)}
     assert pairs == {values["real"], values["dream"]}
+    names = [values[name][6:-1] for name in ("near", "far", "goal")]
+    assert [values[name].split("(")[1].split(",")[0] for name in names] == [NEAR, FAR, GOAL]
     hues = [values[f"hue{number}"] for number in range(len(HUES))]
     hues = [values[hue[6:-1]] if hue.startswith("var(") else hue for hue in hues]
     assert hues == [f"light-dark({color}, {DARK[color]})" for color in HUES]

@@ -162,6 +162,8 @@ def test_a_figure_has_one_source_a_panel(capsys, monkeypatch):
         "Pendulum-v1: training episodes, running mean": ["ppo\nIQM of 5 seeds,\n95 % interval"],
         "Hopper-v5: evaluations during training": ["bc\n1 seed"],
     }
+    one, five = "◇ evaluation at the end of a seed", "◆ IQM of evaluations at the end"
+    assert [axes.get_xlabel() for axes in figures[0].axes] == [f"env steps; {marks}" for marks in (one, five, one)]
     assert figures[0].axes[0].texts[0].get_color() == ORANGE  # all have the algorithm dreamer_v3: the first its color
     assert Path("two/panels.png").is_file()
     Path("file").touch()

@@ -1,6 +1,7 @@
 """The console: aligned lines into a file, a live panel on a terminal, the same numbers on both; several runs."""
 
 import io
+import re
 import signal
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from reverie.core.clock import Watch
 from reverie.log.console import (
     ConsoleSink,
     JsonlTail,
-    RecentReturn,
+    RecentMean,
     RunProgress,
     RunsDisplay,
     SpeedMeter,
@@ -102,7 +103,7 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
 
 
 def test_the_return_is_that_of_the_last_hundred_episodes_however_few_an_entry_has():
-    recent = RecentReturn(episodes=7)
+    recent = RecentMean(episodes=7)
     assert recent.text() == "-"
     for score, total in ((0.0, 9), (1.0, 10), (None, 10), (0.5, 14)):
         recent.add({"counters/episodes": total} | ({} if score is None else {"episode/score": score}))
@@ -130,6 +131,15 @@ def test_the_panel_shows_the_curve_and_the_best_evaluation():
     sink.close()
     for piece in ("return ▁▅█ 0.000 to 7", "-4 at 2,000", "best so far", "-0.500 at 1,000"):
         assert piece in text
+
+
+def test_the_length_of_episodes_is_a_mean_of_the_same_ones_as_the_return():
+    sink = ConsoleSink(Clock(), "t", Terminal())
+    for total, score in ((1, 10.0), (2, 20.0)):
+        sink.write({"episode/score": score, "episode/length": score, "counters/episodes": total}, total)
+    text = screen(sink.panel())
+    sink.close()
+    assert [line.split()[-1] for line in re.findall("(?:return|length)  .* 15 ", text)] == ["15", "15"]
 
 
 def test_after_a_signal_the_panel_says_what_the_run_does(capfd):

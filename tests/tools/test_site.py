@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("zensical", reason="the extra docs is not installed")
-from browser import launched_browser, violations
+from browser import launched_browser, playwright, violations
 
+expect = playwright.expect
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs" / "tools"))
+DOCUMENTATION = importlib.import_module("documentation")
 PAGE = """# Replay
 
 Updates per env step.
@@ -44,15 +47,20 @@ def site(tmp_path_factory):
     assert rest
     docs = folder / "build" / "docs"
     docs.mkdir(parents=True)
-    (folder / "build" / "mkdocs.yml").write_text(f"{head}nav: [Start: [index.md, page.md], More: [other.md]]\n")
+    (folder / "build" / "mkdocs.yml").write_text(
+        f"{head}nav: [Start: [index.md, page.md], More: [other.md, other/below.md]]\n"
+    )
     for name in ("index", "page", "other"):
-        (docs / f"{name}.md").write_text(PAGE)
+        (docs / f"{name}.md").write_text(f"{DOCUMENTATION.LIVE}\n\n{PAGE}" if name == "index" else PAGE)
     for file in (ROOT / "docs").glob("*.*s"):  # JavaScript and CSS
         shutil.copy(file, docs)
+    (docs / "other").mkdir()
+    (docs / "other" / "below.md").write_text("# Below")
+    (docs / "images").mkdir()
+    shutil.copy(ROOT / "docs/images/step.html", docs / "images")
     build = [Path(sys.executable).with_name("zensical"), "build", "--clean", "-f", "build/mkdocs.yml"]
     subprocess.run(build, cwd=folder, check=True, capture_output=True)
-    sys.path.append(str(ROOT / "docs" / "tools"))
-    assert importlib.import_module("documentation").finish(folder / "build" / "site") == 0
+    assert DOCUMENTATION.finish(folder / "build" / "site") == 0
     return folder / "build" / "site"
 
 
@@ -88,3 +96,36 @@ def test_nothing_is_inaccessible(browser, site, scheme, width):
         page.goto((site / f"{name}.html").as_uri())
         page.locator(".md-code__nav[role=presentation]").wait_for(state="attached")
         assert violations(page) == []
+
+
+@pytest.mark.parametrize("address", ["missing.html", "other/missing.html", "other/missing/"])
+def test_the_page_of_a_missing_page_leads_back(browser, site, address):
+    """Also below a folder of a host."""
+    page, home = browser.new_page(), "http://site.example/below"
+
+    def answer(route):
+        file = site / route.request.url.removeprefix(f"{home}/").split("?")[0]
+        route.fulfill(path=file if file.is_file() else site / "404.html")
+
+    page.route("**/*", answer)
+    page.goto(f"{home}/{address}")
+    assert page.evaluate("document.styleSheets.length") > 1
+    links = page.locator("a[href]").evaluate_all("links => links.map((link) => link.href)")
+    assert {f"{home}/index.html", f"{home}/other.html"} <= {*links}
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_one_walks_in_a_dream_on_the_first_screen(browser, site, scheme, width):
+    """With keys alone, in half a megabyte that are committed: the site is built without training."""
+    assert "docs/images/step.html" in (ROOT / "README.md").read_text()
+    assert DOCUMENTATION.first_page().index(DOCUMENTATION.LIVE) < 200
+    assert (site / "images/step.html").stat().st_size < 600_000
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto((site / "index.html").as_uri())
+    frame = page.frame_locator("iframe[title]")
+    frame.get_by_role("button", name="forward").focus()
+    first = frame.locator("#real span").inner_text()
+    page.keyboard.press("ArrowRight")
+    expect(frame.locator("#real span")).not_to_have_text(first)
+    assert frame.locator("html").evaluate("html => html.scrollWidth <= innerWidth")
+    assert violations(page) == []

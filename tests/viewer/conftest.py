@@ -73,5 +73,6 @@ def logged_run(folder):
             rows.append({"step": steps[-1], "eval/score": final, FINAL: 1.0})
             (path / "eval.json").write_text(json.dumps({"env_steps": steps[-1], "score": {"mean": final}}))
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
 
     return write

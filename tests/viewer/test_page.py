@@ -17,11 +17,17 @@ from test_server import TOKEN, served
 from browser import launched_browser, playwright, violations
 from reverie.log.jsonl import FINAL
 from reverie.viewer import runs
+from reverie.viewer.findings import format_number
 from reverie.viewer.launch import view
+from reverie.viewer.runs import runs_table
 
 expect = playwright.expect
 expect.set_options(timeout=30_000)
-CHIP, SEEN, STOPPED = "#dream .chip", "observes this row", ("#real p", "The environment has stopped here.")
+CHIP, SEEN, STOPPED = (
+    "#dream .chip",
+    "observes this row",
+    ("#real p", re.compile("The environment has stopped here.|Another action than in the episode.")),
+)
 PICTURE, ENDED, NOTE = "c => c.toDataURL()", ("#real .chip", re.compile("the end")), "#note"
 RED = """() => {
   const canvas = document.querySelector("#dream canvas"), { width, height } = canvas;
@@ -169,7 +175,9 @@ def test_the_strip_judges_the_dream_and_goes_to_the_row_that_is_pressed(page, si
     cell = min(88, canvas.bounding_box()["width"] / (last + 1))
     canvas.click(position={"x": cell * 5.5, "y": 30})
     go(page, row("5 of .*"), ("#verdict.differs", re.compile("^[0-9]+ cells off$")))
+    go(page, ("#why", re.compile("Surprise: .* % of the other rows.*of the data have the same classes", re.DOTALL)))
     page.keyboard.press("ArrowRight")  # the dream has ended
+    go(page, ("#why", 0))
     go(page, row("6 of .*"), ("#verdict.differs", "the dream has ended"))
     before = page.locator("#dream canvas").evaluate(PICTURE)
     go(page, "ArrowLeft", "t", ("#outline[aria-pressed=false]", 1))
@@ -226,7 +234,7 @@ def test_branches(page, site):
         (".future.chosen", re.compile(r"^action [01] \(the policy.s choice\), then [01]( \u00d7 \d)?")),
     )
     page.locator(".future").last.click()
-    go(page, ("#row", re.compile(r"row (\d) of \1")), STOPPED)  # at its end, which can be near
+    go(page, row("3 of .*"), ("#lanes b >> nth=1", re.compile("^action [01]$")), "End", "ArrowRight", STOPPED)
     page.locator("#scrub").fill("3")
     page.locator("#ahead").fill("1")
     go(page, "#samples", (".future >> nth=0", re.compile("of 8: actions [01]")))  # of one step: two groups at most
@@ -298,6 +306,8 @@ def test_the_error_over_training_and_a_new_checkpoint(page, site, folder):
     go(page, "#theme")  # while errors are asked for
     page.locator("#errorof").select_option("reward")
     chart, most = page.locator("#panel .chart.high"), page.locator("#checkpoint")
+    lines = [f"document.querySelector('{kind} .now').style.left" for kind in (".high", ".tall")]
+    page.wait_for_function(f"{lines[0]} === {lines[1]}")  # of the checkpoint, although one chart came later
     before = chart.locator("canvas").evaluate(PICTURE)
     expect(most).to_have_attribute("max", "4")
     chart.locator(".u-over").click(position={"x": 5, "y": 40})  # at the earliest checkpoint
@@ -350,6 +360,7 @@ def test_the_table_of_runs(page, site, folder, monkeypatch):
     page.add_init_script(QUICK)
     page.goto(site)
     expect(lines.filter(has_text="dqn")).not_to_contain_text("training now")
+    expect(page.get_by_role("button", name="right dreams")).to_have_count(0)  # nobody has counted them
     (folder / "dqn/.lock").touch()  # it is training now
     page.goto(site)
     expect(lines.filter(has_text="dqn")).to_contain_text("training now")
@@ -364,7 +375,12 @@ def test_the_table_of_runs(page, site, folder, monkeypatch):
         page.get_by_role("button", name="algorithm").click()
         expect(lines.first).to_contain_text(first)
     score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
-    expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{score:.4g} ◆")
+    expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{format_number(score)} ◆")
+    changed = lines.filter(has_text="dqn").locator("time")
+    now = runs_table({"dqn": folder / "dqn"})[0]["changed"] * 1000 + 570_000
+    page.evaluate(f"Date.now = () => {now}")
+    page.get_by_role("button", name="changed").click()
+    expect(changed).to_have_text("9 min ago")
     for box in page.locator("#table > .scroll tbody input").all():
         box.check()
     go(page, ("#comparison canvas", 2), ("#comparison .hint", 3))  # a chart an environment; one has no scores
@@ -397,12 +413,44 @@ def test_an_agent_without_a_model(page, site):
     go(page, "d", "m", "1", row("4 of .*"))
 
 
+def test_scores_look_as_in_sentences(page, site):
+    scores = [102.5, 101.5, 12.25, 12.35, 1.125, 0.5625, 99.96, -3.456, 1234.5, 0.0, 500.0]
+    page.goto(site)
+    found = page.evaluate("""async (scores) => scores.map((await import("./dom.js")).formatScore)""", scores)
+    assert found == [format_number(score) for score in scores]
+
+
+def test_an_axis_of_zeros(page, site):
+    page.goto(site)
+    show = """async () => {
+      const { Chart } = await import("./chart.js"), box = document.body.appendChild(document.createElement("div"));
+      const chart = new Chart(box, { title: "" });
+      return [[0, 0], [null, 0], [3, 4]].map((values) => {
+        chart.show([0, 1], [{ name: "", values, color: "red" }], [0, 1]);
+        return chart.plot.scales.y.max;
+      });
+    }"""
+    assert page.evaluate(show) == [1, 1, pytest.approx(4.1)]
+
+
+def test_the_page_says_that_it_loads(page, site):
+    with page.expect_response(re.compile("app.js")):
+        page.goto(f"{site}?run=dqn", wait_until="commit")
+    expect(page.locator(NOTE)).to_have_text(re.compile("^Loading (dqn )?…$"))
+    page.locator("#run[aria-busy=false]").wait_for()
+    go(page, (NOTE, None))
+
+
 def test_recorded_episodes(page, site):
     opened(page, site, at=9, tab="Latent")
     page.get_by_role("tab", name="Episodes").click()
     go(page, (".cards >> nth=0 >> .card", 6))
     recorded = page.locator(".cards").last.locator(".card")
-    expect(recorded.first).to_contain_text("return")
+    expect(recorded).to_have_count(2)
+    for cards in (page.locator(".cards").first.locator(".card"), recorded):
+        expect(cards.first).to_contain_text(re.compile("steps, (the end|time is up)"))
+        returns = [float(re.search("return ([0-9.]+)", text)[1]) for text in cards.all_inner_texts()]
+        assert returns == sorted(returns)
     page.get_by_role("tab", name="Latent").click()
     page.get_by_role("tab", name="Episodes").click()
     name = recorded.first.locator("span").last.inner_text()
@@ -495,6 +543,7 @@ def test_the_comparison_answers(page, tmp_path, logged_run, width):
         expect(page.locator(".intervals circle")).to_have_count(10)
         expect(page.locator(".intervals").get_by_text("6 runs, 5 seeds")).to_be_visible()
         expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by env steps")
+        expect(page.locator("#metric")).to_have_value("episode/score")  # evaluations at the end are no curve
         page.locator("#axis").select_option("seconds")
         expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by seconds")
         logged_run(tmp_path / "late", [5.0], replay_ratio=0.1)  # it begins while the page is open
@@ -506,6 +555,9 @@ def test_the_comparison_answers(page, tmp_path, logged_run, width):
         expect(late).to_contain_text("77")  # although its box is focused
         expect(late.get_by_role("checkbox")).to_be_focused()
         expect(page.locator(".intervals")).to_contain_text("77")
+        expect(page.locator(".intervals .about")).to_have_text(
+            "■ IQM with its 95 % interval, or the mean without one, ● seeds"
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if width == 390:  # cards: the name above the algorithm, nothing to scroll
             tops = (
@@ -541,6 +593,9 @@ def test_it_fits_a_phone(page, site):
     go(page, ("#table > .scroll tbody tr", 4))
     assert page.evaluate(wide) <= 390
     opened(page, site, at=2)
+    expect(page.locator("#scrub")).to_be_focused()  # keys go through the rows at once
+    page.locator("#strip canvas").click(position={"x": 60, "y": 20})
+    go(page, row("0 of .*"))  # five large pictures, not eight
     tops = [page.locator(place).bounding_box()["y"] for place in ("#scrub", ".stage", "#timeline", "#tabs")]
     assert tops == sorted(tops)
     for tab in page.get_by_role("tab").all():

@@ -1,6 +1,7 @@
 """Reports: findings are true or not said, the page shows the facts, and text from files is text."""
 
 import json
+from unittest.mock import ANY
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ from browser import launched_browser, violations
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError
 from reverie.core.seeding import seeded_rng
+from reverie.log.right_dreams import read_right_dreams
 from reverie.viewer.findings import Mean, Share, find, format_number
 
 RUN = {"step": 1000, "unit": "env steps", "horizon": 15}
@@ -92,6 +94,10 @@ def test_its_facts_are_those_of_the_run(trained, page):
     assert (facts["score"]["n"], facts["random"]["n"], facts["dreams"]["total"]) == (12, 10, 6)
     assert [row[0] for row in facts["evaluations"]][-1] == facts["step"] == agent.step
     assert page.finding == facts["findings"][0]["title"]
+    steps, fractions = read_right_dreams(trained)  # for the curve and the viewer
+    assert facts["snapshots"] == [
+        [step, {"right": round(6 * x), "total": 6, "interval": ANY}] for step, x in zip(steps, fractions, strict=True)
+    ]
 
 
 def test_the_page_shows_them(page):

@@ -28,11 +28,12 @@ from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.distributed.compare import compare  # noqa: E402
 from reverie.log.aggregate import nan_to_none  # noqa: E402
 from reverie.log.jsonl import FINAL  # noqa: E402
+from reverie.log.right_dreams import save_right_dreams  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
 from reverie.viewer.episode_source import crop, decode_png, encode_png  # noqa: E402
 from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
-from reverie.viewer.runs import find_runs, runs_table  # noqa: E402
+from reverie.viewer.runs import find_runs, run_state, runs_table  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -191,6 +192,7 @@ def test_several_rows_a_request(talk, monkeypatch):
         None,
     )  # row 0 has none
     card = talk("preview", seed=talk("see", rows=1)["seed"])
+    assert card["ending"] in ("the end", "time is up")
     assert (card["rows"], card["score"], card["last"]) == (rows[-1]["t"] + 1, rows[-1]["t"], True)
     monkeypatch.setattr(server, "MAX_STEP_SECONDS", -1)
     assert talk("preview", episode=-1)["rows"] == 1
@@ -407,11 +409,11 @@ def test_the_settings_of_a_run_are_read_once_until_they_change(tmp_path, logged_
 @pytest.mark.parametrize(
     ("scores", "longer", "answer"),
     [
-        ([1, 2, 3, 4, 5], [], "{a} is best on CartPole-v1 after 200 env steps, with a mean of 103.0 (IQM 103.0, 95 % "
+        ([1, 2, 3, 4, 5], [], "{a} is best on CartPole-v1 after 200 env steps, with a mean of 103 (IQM 103, 95 % "
          "... seeds) against 3 of {b}."),
         ([99, 100, 101, 104, 120], [], "Cannot tell which is best on CartPole-v1 after 200 env steps, as the intervals "
-         "of {a} and {b} overlap: {a} has a mean of 103.0 (IQM 103.0, "),
-        ([1, 2, 3, 4], [], "as {b} has fewer than 5 seeds: {a} has a mean of 103.0 ("),
+         "of {a} and {b} overlap: {a} has a mean of 103 (IQM 103, "),
+        ([1, 2, 3, 4], [], "as {b} has fewer than 5 seeds: {a} has a mean of 103 ("),
         ([1, 2, 3, 4, 5], [0.0], "is best on CartPole-v1 after different budgets (200 to 300 env steps), with "),
     ],
 )  # fmt: skip
@@ -429,6 +431,7 @@ def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
         (setting,) = compare(tmp_path / f"{name}*").settings
         assert group["score"]["scores"].tolist() == setting.scores.tolist()
         assert list(group["score"]["interval"].values()) == list(nan_to_none(setting.iqm()._asdict()).values())
+        assert group["score"]["texts"]["mean"] in said["text"]
     if longer:
         assert said["budget"] == 200
         (said,) = compare_settings(runs, same_budget=True)["answers"]
@@ -438,6 +441,24 @@ def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
         assert group["curves"]["episode/score"]["seeds"][0][0].tolist() == [last / 2, last]
         assert group["curves"]["episode/score"]["interval"][0][-1] == last
         assert group["finals"][0] == [last, 101]
+
+
+def test_right_dreams_are_in_the_table_and_over_training(tmp_path, logged_run):
+    run = logged_run(tmp_path / "run", [1.0])
+    assert "dream/right" not in runs_table({"run": run})[0]["curves"]
+    save_right_dreams(run, [(200, 3, 4), (100, 1, 4)], "dqn", "env steps")
+    expected = [[100, 200], [0.25, 0.75]]
+    assert [x["curves"]["dream/right"] for x in (runs_table({"run": run})[0], run_state(run))] == [expected] * 2
+
+
+def test_a_schedule_among_the_differences(tmp_path, logged_run):
+    algo = yaml.safe_load((logged_run(tmp_path / "a", [1.0]) / "config.yaml").read_text())["experiment"]["algo"]
+    for name, rate in (("b", [[0, 1e-3], [1e5, 0.0]]), ("c", [[0, 1e-3], [1e4, 0.1], [2e4, 0.0]])):
+        logged_run(tmp_path / name, [1.0], algo=algo | {"learning_rate": rate})
+    known = compare_settings({name: tmp_path / name for name in "bc"})
+    assert known["differences"] == [
+        ["algo.learning_rate", ["0.001 to 0 over 100,000", "0.001 at 0, 0.1 at 10,000, 0 at 20,000"]]
+    ]
 
 
 def test_a_folder_without_runs(tmp_path):

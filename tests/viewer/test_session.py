@@ -1,6 +1,7 @@
 """An episode and its dream, without a browser."""
 
 import contextlib
+import re
 
 import gymnasium
 import numpy as np
@@ -16,8 +17,9 @@ from reverie.core import wall_clock
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
 from reverie.viewer import export
-from reverie.viewer.episode_source import RecordedEnv
+from reverie.viewer.episode_source import RecordedEnv, action_names
 from reverie.viewer.export import export_episode
+from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.session import Session
 from tiny_configs import FEW
 
@@ -195,7 +197,7 @@ def test_branches(session, by, count):
         assert [future.actions[0].argmax().item() for future in futures] == [0, 1]
     assert np.array_equal(deters(session), before)
     session.pick(1)
-    assert (len(session.timeline.real), len(session.timeline.dream), len(session.timeline.actions)) == (3, 9, 8)
+    assert (len(session.timeline.dream), len(session.timeline.actions)) == (9, 8)
     assert torch.equal(session.timeline.dream[-1].latent.deter, futures[1].rows[-1].latent.deter)
     session.step()
     assert torch.equal(session.timeline.actions[2], futures[1].actions[0])
@@ -394,5 +396,51 @@ def test_the_strip_of_an_episode(agent, session):
     strip = session.strip(8)
     assert (len(strip.columns), len(strip.origins), strip.origins[4:6]) == (8, 15, ["seen", "imagined"])
     assert [bool(level) for level in strip.levels][3:12] == [False] * 2 + [True] * 4 + [False] * 3
-    with pytest.raises(DataError, match="from 8 to 16"):
+    with pytest.raises(DataError, match="from 5 to 16"):
         session.strip(400)
+
+
+def test_a_lane_keeps_the_truth_while_its_actions_agree(session, monkeypatch):
+    """It counts imagined steps from the last row that the model has seen in it."""
+    played(session, 6)
+    first = session.timeline
+    same = int(first.actions[2][0].argmax())
+    monkeypatch.setattr(type(session), "action_names", ["left", "right"])
+    session.branch(2, "action", 4)
+    for branch in session.branches:  # the second action differs from the one that the environment took
+        branch.actions[1:2] = [1 - first.actions[3]]
+    session.pick(same)
+    agreeing = session.timeline
+    assert (agreeing.real, agreeing.num_seen()) == (first.real[:4], 3)
+    assert [row["error"] is None for row in session.rows(3)] == [False, True, True, True]
+    session.pick(1 - same)
+    assert (len(session.timeline.real), session.describe_lanes()[-1]["name"]) == (3, ["right", "left"][same])
+    assert session.describe_lanes()[1]["context"] == 3
+
+
+def test_an_episode_ends_by_the_word_of_the_environment(session, monkeypatch):
+    assert session.describe_ending() == ""
+    while not session.timeline.real[-1].values["last"]:
+        session.step()
+    assert session.describe_ending() == ("the end" if session.timeline.real[-1].values["terminal"] else "time is up")
+    monkeypatch.setattr(session.source, "episode_info", {0: {"success_rate": 0.0}})
+    assert session.describe_ending() == "failed"
+
+
+def test_rows_like_one_in_the_data(folder, agent):
+    vectors = RecordedRows(agent)
+    assert "is 0 times as far as" in vectors.describe({"observation": vectors.rows[:1]})
+    assert re.search("is [0-9.e+]{2,} times as far", vectors.describe({"observation": vectors.rows[:1] + 9}))
+    mapped = load(folder / "mapped")
+    row = {key: x[0, :1] for key, x in mapped.load_episode(0).obs.items()}
+    for obs, count in ((row, "[1-9]\\d*"), ({key: x + 9 for key, x in row.items()}, "0")):
+        assert re.match(f"{count} of \\d+ rows of the data have the same classes", RecordedRows(mapped).describe(obs))
+    assert RecordedRows(agent, "nowhere").describe({"observation": vectors.rows[:1]}) == ""
+
+
+@pytest.mark.parametrize(("names", "expected"), [("LEFT RIGHT JUMP", ["left", "right"]), ("LEFT", [])])
+def test_names_of_more_actions_than_there_are(agent, monkeypatch, names, expected):
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.get_action_meanings = names.split
+    monkeypatch.setattr(type(agent), "make_env", lambda _: env)
+    assert action_names(agent) == expected

@@ -14,6 +14,8 @@ from reverie.log.strip import COLUMNS, Strip, choose_columns
 MAX_MATCHING_ERROR, MIN_DIFFERING_ERROR = 0.25, 1.0
 """Errors, as multiples of the mean error of "nothing changes", below which a row matches, and from which on it differs.
 That baseline repeats the last observed row: a dream that is as far off predicts nothing."""
+MIN_FALL = 2.0
+"""Fall of a value, in standard deviations of all values of the episode, that is worth a look."""
 PATIENCE = 3
 """Rows in which an error may come near again, so that truth and dream do not part."""
 Rows = Mapping[str, np.ndarray]
@@ -158,9 +160,27 @@ def _describe_dream(context: int, length: int, parting: int | None, bars: np.nda
     return f"{sentence}; at frame {parting} {text if text.startswith('the') else f'it is {text}'}."
 
 
+def find_fall(rewards: np.ndarray, values: np.ndarray, discount: float, is_terminal: bool) -> int | None:
+    """Return the row to which the value falls most, beyond the reward that comes with it.
+
+    None if it falls by less than ``MIN_FALL`` standard deviations of the values, or they are unknown.
+
+    Args:
+        rewards: the reward that came with each row, ``[T]``.
+        values: the critic's value of each row, ``[T]``; NaN where there is none.
+        discount: the discount factor of the values.
+        is_terminal: whether the last row is terminal, so that its value is 0.
+    """
+    after = np.append(values[1:-1], 0.0 if is_terminal else values[-1:])
+    falls = values[:-1] - rewards[1:] - discount * after
+    if not len(falls) or not np.isfinite(falls).all() or falls.max() <= MIN_FALL * values.std():
+        return None
+    return int(falls.argmax()) + 1
+
+
 def make_value_strip(
     rewards: np.ndarray, values: np.ndarray, gaps: np.ndarray, discount: float, is_terminal: bool,
-    columns: int = COLUMNS, is_scaled: bool = False,
+    columns: int = COLUMNS, is_scaled: bool = False, is_over: bool = True,
 ) -> Strip:  # fmt: skip
     """Return the strip of an episode of T rows: what the critic expected, and the return that came.
 
@@ -172,13 +192,15 @@ def make_value_strip(
         is_terminal: whether the episode has ended there. Otherwise the critic's last value stands for the rest.
         columns: number of pictures.
         is_scaled: whether the critic's units differ from the environment's.
+        is_over: whether no row follows.
     """
     length, returns = len(rewards), np.zeros(len(rewards))
     returns[-1] = 0.0 if is_terminal else values[-1]
     for row in range(length - 2, -1, -1):
         returns[row] = rewards[row + 1] + discount * returns[row + 1]
     off = float(np.abs(values - returns)[: max(1, length - 1)].mean())  # a critic does not learn the value of an end
-    came = f"{returns[0]:.3g} came" + " (rewards as scaled for the critic)" * is_scaled
+    came = f"{returns[0]:.3g} came" + " so far, with its value of the last frame" * (not is_over)
+    came += " (rewards as scaled for the critic)" * is_scaled
     sentence = f"At frame 0 the critic expects {values[0]:.3g}; {came}. On average it is off by {off:.2g}."
     return Strip(
         sentence="This agent has no critic." if np.isnan(off) else sentence,

@@ -225,8 +225,11 @@ def _print_agents(location: str) -> int:
     """Print the agents at a location, for ``reverie list``."""
     from reverie.agent.sharing import list_agents
 
-    agents = list_agents(location)
-    width = max((len(agent.location) for agent in agents), default=0)
+    if not (agents := list_agents(location)):
+        raise RunError(
+            f"there is no agent at {location}. Agents are added by reverie push; runs are listed by reverie view."
+        )
+    width = max(len(agent.location) for agent in agents)
     for agent in agents:
         parts = {preposition: agent.metadata.get(key) for preposition, key in (("in", "env"), ("on", "data"))}
         origin = [

@@ -15,6 +15,8 @@ DARK = {TEXT: "#e6e8ec", MUTED: "#a0a7b3", BORDER: "#2c313a", BACKGROUND: "#1c1f
         GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
         HUES[7]: "#cda585"}  # fmt: skip
 """Each color in a dark theme."""
+NEAR, FAR, GOAL = ORANGE, BLUE, HUES[4]
+"""Distances to a goal, between the first two, and the goal's star: as in ``viewer/static/goals.js``."""
 ALGORITHM_HUES = (
     "ppo r2dreamer sac_ae crr discrete_crr gcbc",
     "dreamer_v3 ddpg c51 cql discrete_cql gail lewm",

@@ -56,23 +56,23 @@ def sparkline(values: Iterable[float], floor: float | None = None, width: int = 
     return "".join(BARS[math.ceil(8 * (mean - floor) / (high - floor or 1.0) - 1e-9)] for mean in means)
 
 
-class RecentReturn:
-    """The mean return of the last ``RETURN_EPISODES`` training episodes, in whole log entries.
+class RecentMean:
+    """The mean return, or another ``metric``, of the last ``RETURN_EPISODES`` training episodes, in whole log entries.
 
     An entry has the mean of the episodes since the entry before it: a few, of which short ones can be the best ones.
     """
 
-    def __init__(self, episodes: float = 0) -> None:
+    def __init__(self, episodes: float = 0, metric: str = "episode/score") -> None:
         """``episodes``: number of earlier episodes, which are not known."""
-        self._total = episodes
-        self._entries: deque[tuple[float, float]] = deque()  # mean return, number of episodes
+        self._total, self._metric = episodes, metric
+        self._entries: deque[tuple[float, float]] = deque()  # mean, number of episodes
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add a log entry. Without a count of episodes it weighs as one episode."""
-        if "episode/score" not in values:
+        if self._metric not in values:
             return
         total = values.get("counters/episodes", self._total + 1)
-        self._entries.append((values["episode/score"], max(1.0, total - self._total)))
+        self._entries.append((values[self._metric], max(1.0, total - self._total)))
         self._total = total
         while sum(count for _, count in self._entries) - self._entries[0][1] >= RETURN_EPISODES:
             self._entries.popleft()
@@ -169,7 +169,7 @@ class ConsoleSink:
         self._stream = sys.stdout if stream is None else stream
         self._speed = SpeedMeter(clock, time_fn)
         self._latest: dict[str, float] = {}
-        self._return = RecentReturn(clock.episodes)
+        self._return, self._length = RecentMean(clock.episodes), RecentMean(clock.episodes, "episode/length")
         self._curve: list[
             float
         ] = []  # returns of training episodes, averaged over twice as many entries when it is full
@@ -197,6 +197,7 @@ class ConsoleSink:
             return
         self._latest.update(new)
         self._return.add(new)
+        self._length.add(new)
         if "episode/score" in new:
             self._curve.append(new["episode/score"])
         if "eval/score" in new:
@@ -316,7 +317,7 @@ class ConsoleSink:
         from rich.columns import Columns
 
         get = self._latest.get
-        run = {"return": self._return.text(), "episode length": format_number(get("episode/length"))}
+        run = {"return": self._return.text(), "episode length": self._length.text()}
         run |= {"evaluation": self._score(), **self._occasional_metrics()}
         if self._best is not None:
             run["evaluation"] += f" at {self._evaluated:,}"
@@ -398,7 +399,7 @@ class RunProgress:
         self.tail: JsonlTail = JsonlTail(metrics)
         self.speed: SpeedMeter | None = None
         self.values: dict[str, float] = {}
-        self.recent_return: RecentReturn = RecentReturn()
+        self.recent_return: RecentMean = RecentMean()
         self.read()
 
     def __repr__(self) -> str:

@@ -25,9 +25,10 @@ from reverie.core.statistics import (
     performance_profile,
     running_mean,
 )  # fmt: skip
-from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
+from reverie.log.colors import BACKGROUND, BLUE, GREEN, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
-from reverie.log.style import label_lines, new_panels, save_figure, style_axes, styled
+from reverie.log.right_dreams import read_right_dreams
+from reverie.log.style import label_lines, new_panels, save_figure, set_ends, style_axes, styled
 
 if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting
@@ -52,15 +53,15 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
     Evaluations are drawn as interquartile means with 95 % intervals; the final evaluation has a separate mark. A second
-    panel shows success rates, if there are any.
+    panel shows success rates and the share of right dreams, if there are any.
     """
     rows = read_metrics(metrics, (*SCORE_METRICS, *SUCCESS_METRICS))
     train, (on_the_way, final) = metric_series(rows, "episode/score"), map(_interval, split_evaluations(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    success = [metric_series(rows, name) for name in SUCCESS_METRICS]
-    has_success = any(len(steps) for steps, _ in success)
-    figure, (axes, *more_axes) = new_panels(1 + has_success, 1, SIZE)
+    fractions = [*(metric_series(rows, name) for name in SUCCESS_METRICS), read_right_dreams(metrics.parent)]
+    has_fractions = any(len(steps) for steps, _ in fractions)
+    figure, (axes, *more_axes) = new_panels(1 + has_fractions, 1, SIZE)
     style_axes(axes, unit, "return of an episode", title)
     labels: list[Label] = []
     if len(train[0]):
@@ -81,21 +82,24 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
         labels.append((final[1][-1], "evaluation at the end", TEXT))
     axes.set_xlim(left=0)
     label_lines(axes, labels)
-    for success_axes in more_axes:
-        _draw_success(success_axes, success, unit)
+    for fraction_axes in more_axes:
+        _draw_fractions(fraction_axes, fractions, unit)
     return save_figure(figure, png)
 
 
-def _draw_success(axes: Axes, success: Sequence[Series], unit: str) -> None:
-    """Draw the success rates of training episodes and of evaluations."""
-    style_axes(axes, unit, "fraction of successful episodes")
-    axes.set_ylim(-0.05, 1.05)
+def _draw_fractions(axes: Axes, fractions: Sequence[Series], unit: str) -> None:
+    """Draw the success rates of training episodes and of evaluations, and the share of right dreams."""
+    *success, dreams = (len(steps) for steps, _ in fractions)
+    names = ["successful episodes"] * any(success) + ["right dreams"] * bool(dreams)
+    style_axes(axes, unit, f"fraction of {' and '.join(names)}")
     labels: list[Label] = []
-    for (steps, rates), text, color in zip(success, ("training episodes", "evaluation"), (BLUE, ORANGE), strict=True):
+    styles = (("training episodes", BLUE, ""), ("evaluation", ORANGE, "o-"), ("right dreams", GREEN, "o--"))
+    for (steps, rates), (text, color, style) in zip(fractions, styles, strict=True):
         if len(steps):
-            axes.plot(steps, rates, "o-" if color == ORANGE else _line_style((steps, rates)), color=color)
+            axes.plot(steps, rates, style or _line_style((steps, rates)), color=color)
             labels.append((rates[-1], text, color))
     axes.set_xlim(left=0)
+    set_ends(axes, 0, 1)
     label_lines(axes, labels)
 
 
@@ -128,8 +132,9 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting], colors: Mapp
         panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
-        has_finals = any(setting.is_final for setting in members)
-        xlabel = f"{unit}; ◆ evaluation at the end" if has_finals else unit
+        intervals = {setting.iqm().has_interval for setting in members if setting.is_final}
+        marks = {True: "◆ IQM of evaluations at the end", False: "◇ evaluation at the end of a seed"}
+        xlabel = "; ".join([unit, *(text for has_interval, text in marks.items() if has_interval in intervals)])
         style_axes(axes, xlabel, "return of an episode", f"{key}: {SOURCES[source]}")
         labels: list[Label] = []
         for setting in members:
@@ -161,7 +166,7 @@ def plot_profiles(png: Path, normalized: Sequence[ComparedSetting], colors: Mapp
         axes.plot(thresholds, measure(setting.scores), color=colors[setting.title], label=setting.title)
         ends = interval(measure, setting.scores)
         _band(axes, (thresholds, measure(setting.scores), *ends), colors[setting.title])
-    axes.set_ylim(-0.02, 1.02)
+    set_ends(axes, 0, 1)
     return _with_legend(figure, axes, min(3, len(normalized)), png)
 
 

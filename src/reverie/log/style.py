@@ -58,6 +58,13 @@ def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
     return axes
 
 
+def set_ends(axes: Axes, low: float | None, high: float) -> None:
+    """End the y axis at the lowest (None: as it is) and highest possible number, where lines are drawn in full."""
+    axes.set_ylim(low, high)
+    for line in axes.lines:
+        line.set_clip_on(False)
+
+
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
     """Write ``labels``, the height of a line's end, a text and a color, to the right of all lines, without overlap."""
     em = 12.5 / (axes.bbox.height * 72 / axes.figure.dpi)  # height of a line of text, in heights of the axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from reverie.log.colors import assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.log.trackers import flatten_settings
 from reverie.run.folder import LEARNING_SETTINGS, RunFolder, SavedConfig, read_saved_config
+from reverie.viewer.findings import format_number
 
 METRICS = ("eval/score", "episode/score", "estimate/return")
 """Metrics whose curves are compared."""
@@ -127,7 +129,18 @@ def _find_differences(keys: Sequence[GroupKey]) -> dict[str, list[str]]:
     tables = [dict(key.settings) for key in keys]
     shared = [setting for setting in tables[0] if all(setting in table for table in tables)]
     values = {setting: [table[setting] for table in tables] for setting in shared}
-    return {setting: row for setting, row in values.items() if len(set(row)) > 1}
+    return {setting: [*map(_format_setting, row)] for setting, row in values.items() if len(set(row)) > 1}
+
+
+def _format_setting(text: str) -> str:
+    """Return a setting as people say it: a schedule as its values over env steps."""
+    pairs = re.findall(r"\[([^][,]+), ([^][,]+)\]", text)
+    if not text.startswith("[[") or not pairs:
+        return text
+    points = [(float(step), float(value)) for step, value in pairs]
+    if len(points) == 2 and not points[0][0]:
+        return f"{points[0][1]:g} to {points[1][1]:g} over {points[1][0]:,.0f}"
+    return ", ".join(f"{value:g} at {step:,.0f}" for step, value in points)
 
 
 def _label_groups(members: Mapping[GroupKey, Mapping[str, Path]], differences: Mapping[str, list[str]]) -> list[str]:
@@ -176,7 +189,7 @@ def _answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
     task = f"{score.comparison_key} {length}"
     facts, others = (
         _describe_score(best, score),
-        [(g.label, _format_score(float(mean(x.scores)))) for g, x in ranked[1:2]],
+        [(g.label, format_number(float(mean(x.scores)))) for g, x in ranked[1:2]],
     )
     if not unclear:
         against = "".join(f" against {value} of {label}" for label, value in others)
@@ -192,15 +205,11 @@ def _answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
 
 def _describe_score(group: Group, score: ComparedSetting) -> str:
     """Return the mean, the interval and the number of runs of a group in words."""
-    value, low, high = map(_format_score, group.estimate)
+    value, low, high = map(format_number, group.estimate)
     ends = f"IQM {value}, 95 % interval {low} to {high}, " if group.estimate.has_interval else ""
     seeds = count_noun(len(score.scores), "seed")
     count = seeds if len(group.runs) == len(score.scores) else f"{count_noun(len(group.runs), 'run')}, {seeds}"
-    return f"{_format_score(float(mean(score.scores)))} ({ends}{count})"
-
-
-def _format_score(score: float) -> str:
-    return f"{score:,.1f}" if abs(score) >= 10 else f"{score:.3g}"
+    return f"{format_number(float(mean(score.scores)))} ({ends}{count})"
 
 
 def _join_labels(groups: Sequence[Group]) -> str:
@@ -227,7 +236,9 @@ def _describe_group(group: Group, axis: str) -> dict[str, Any]:
     if score is None:
         return head | {"score": None}
     interval = nan_to_none(group.estimate._asdict())
-    scores = {"scores": score.scores, "mean": float(mean(score.scores)), "interval": interval}
+    average = float(mean(score.scores))
+    texts = {name: format_number(x) for name, x in {"mean": average, **interval}.items() if x is not None}
+    scores = {"scores": score.scores, "mean": average, "interval": interval, "texts": texts}
     return head | {"score": {"task": score.comparison_key, **scores}}
 
 

@@ -27,15 +27,24 @@ SIDE = 256
 
 
 def action_names(agent: Agent) -> list[str]:
-    """Return the names of discrete actions, if the agent's environment has them."""
+    """Return the name of each class of the only choice, if the agent's environment has them.
+
+    Environments may name more actions than they accept: the first ones are those of the choice.
+    """
+    choices = agent.action_spec.categorical_slices()
+    if len(choices) != 1:
+        return []
+    count = choices[0][1].stop - choices[0][1].start
     try:
         env: Any = agent.make_env().unwrapped
     except EnvError:
         return []
     try:
         if callable(named := getattr(env, "get_action_meanings", None)):
-            return [str(name).lower() for name in named()]
-        return [action.name for action in getattr(env, "actions", ())]
+            names = [str(name).lower() for name in named()]
+        else:
+            names = [action.name for action in getattr(env, "actions", ())]
+        return names[:count] if len(names) >= count else []
     except (AttributeError, TypeError):  # another attribute of the same name
         return []
     finally:

@@ -162,7 +162,7 @@ class GoalStates:
     def __init__(self, agent: Agent, data: str | None = None) -> None:
         """``data``: dataset to read; None: the run's. Raises the errors of ``Agent.load_episode``."""
         self.agent = agent
-        self.obs: Obs = _read_rows(agent, data)  # [M, *shape]
+        self.obs: Obs = read_recorded_rows(agent, data)  # [M, *shape]
         self.count: int = len(next(iter(self.obs.values())))
         self.num_points: int = min(self.count, MAX_POINTS)
         self.keys: list[str] = _goal_keys(agent)
@@ -336,10 +336,13 @@ def check_plan_strip(agent: Agent, path: Path) -> None:
         raise ConfigError("the observations are no pictures: --strip shows recorded ones.")
 
 
-def _read_rows(agent: Agent, data: str | None) -> Obs:
-    """Return up to ``MAX_STATES`` observations of a dataset, drawn uniformly and in random order."""
+def read_recorded_rows(agent: Agent, data: str | None, seconds: float = MAX_READ_SECONDS) -> Obs:
+    """Return up to ``MAX_STATES`` observations of a dataset, drawn uniformly and in random order.
+
+    After ``seconds``, no more of it is read.
+    """
     rng, parts, first = np.random.default_rng(0), list[dict[str, np.ndarray]](), 0
-    deadline = wall_clock.monotonic() + MAX_READ_SECONDS
+    deadline = wall_clock.monotonic() + seconds
     with agent.open_dataset(data) as dataset:
         total = dataset.rows()
         chosen = np.sort(rng.choice(total, min(total, MAX_STATES), replace=False))

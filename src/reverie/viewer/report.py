@@ -28,6 +28,7 @@ from reverie.core.specs import MASK_KEY
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.version import version
 from reverie.log.jsonl import read_metrics, split_evaluations
+from reverie.log.right_dreams import save_right_dreams
 from reverie.log.video import shrink, upscale
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
 from reverie.run.dream_snapshots import LearnerWeights
@@ -243,6 +244,8 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
             snapshots.append((step_from_name(path), Share(*count_right_dreams(before, batches))))
         except ReverieError as error:
             logger.warning(f"{path} is left out of the report: {error}")
+    title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
+    save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
     return {
         "dreams": own, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
         "snapshots": sorted(snapshots),

@@ -45,6 +45,7 @@ from reverie.viewer.comparison import AXES, compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent
+from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
@@ -134,6 +135,9 @@ class Viewer:
         self.goal_states: Callable[[Agent], GoalStates] = functools.lru_cache(1)(
             lambda agent: GoalStates(agent, self.data)
         )
+        self.recorded_rows: Callable[[Agent], RecordedRows] = functools.lru_cache(1)(
+            lambda agent: RecordedRows(agent, self.data)
+        )
 
     def path(self, name: str) -> Path:
         """Return the folder of a run by its name in the table; no other folder is accessible."""
@@ -199,7 +203,7 @@ class Page:
     def rows_since(self, first: int) -> Response:
         """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
-        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
+        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.num_seen()}
         head |= {"lanes": session.describe_lanes(), "lane": session.lanes.index(session.timeline)}
         head |= {"edits": len(session.timeline.edits), "end": session.timeline.dream_end(), "seed": session.seed}
         changed = range(first, len(session))
@@ -300,7 +304,7 @@ def play(session: Session, steps: int) -> None:
 def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = False) -> Response:
     """Play an episode for the gallery, up to ``MAX_STEP_SECONDS``; ``again``: continue the previous preview.
 
-    Return its score, its largest surprise, and the picture of its middle row.
+    Return its score, how it ended, where its value fell, its largest surprise, and the picture of its middle row.
     """
     if not again or page.preview is None:
         if page.preview is not None:
@@ -313,6 +317,7 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
     rows = [row.values for row in line.real]
     head = {"rows": len(rows), "score": sum(row["reward"] for row in rows), "episode": session.info()["episode"]}
     head |= {"last": rows[-1]["last"], "surprise": max((row["kl"] for row in rows[1:] if "kl" in row), default=None)}
+    head |= {"ending": session.describe_ending(), "fall": session.find_value_fall()}
     head |= {"done": rows[-1]["last"] or len(rows) > MAX_PREVIEW_ROWS, "seed": session.seed}
     picture = line.real[len(rows) // 2].picture
     return head, [([0, 0], picture)] if head["done"] and picture is not None else []
@@ -417,6 +422,13 @@ def _pursue(page: Page, number: Any) -> Response:
     return _describe_session(page)
 
 
+def _neighbors(page: Page, at: int) -> Response:
+    """Say how often the data has a row like a real one; "" if this is unknown."""
+    session = page.open()
+    rows = page.viewer.recorded_rows(session.agent)
+    return {"text": rows.describe(session.timeline.real[at].step.obs)}, []
+
+
 def _export_file(page: Page, kind: Any) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
@@ -438,6 +450,7 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "goal_path": _goal_path,
     "goal_plan": _goal_plan,
     "pursue": _pursue,
+    "neighbors": _neighbors,
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),

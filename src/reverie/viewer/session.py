@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
-from reverie.agent.dream_strip import make_dream_strip, make_value_strip
+from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
@@ -24,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Obs, Step
+from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import take_action, take_turn, to_executed_action
@@ -267,6 +268,7 @@ class Session:
         self._imagine(steps)
         if not past_end:
             line.cut_at_end(at + 1)
+        line.share_real_rows()
         return at + 1
 
     def set_context(self, rows: int) -> int:
@@ -336,6 +338,7 @@ class Session:
             raise DataError(f"the dream ends at row {end}, without futures. Go to an earlier row or observe more rows.")
         firsts = self._first_actions() if by == "action" else None
         count = NUM_BRANCHES if firsts is None else len(firsts)
+        names = [""] * count if firsts is None else self.action_names or [f"action {i}" for i in range(count)]
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
 
         def choose(number: int, latent: Latent) -> Tensor:
@@ -356,6 +359,7 @@ class Session:
                  for t, x in enumerate(latents)],
                 [action[i : i + 1].cpu() for action in actions],
                 float(totals[i]),
+                names[i],
             )
             for i in range(count)
         ]  # fmt: skip
@@ -366,9 +370,11 @@ class Session:
         (self.timeline, at), before = self.branched, self.timeline
         chosen = self.branches[self._check_number(number, 0, len(self.branches) - 1)]
         line = self._leave(at, "future")
+        line.name = chosen.name
         line.actions += chosen.actions
         line.dream += chosen.rows
         line.cut_at_end(at + 1)
+        line.share_real_rows()
         return before.count_shared(line)
 
     def _first_actions(self) -> Tensor:
@@ -483,13 +489,32 @@ class Session:
         lanes, counts = list[dict[str, Any]](), dict[str, int]()
         names = LANE_NAMES if self.inspector is not None else LANE_NAMES | {"dream": "policy"}
         for line in self.lanes:
-            counts[line.kind] = number = counts.get(line.kind, 0) + 1
-            facts: dict[str, Any] = {"name": names[line.kind] + (f" {number}" if number > 1 else ""), "kind": line.kind}
+            name = line.name or names[line.kind]
+            counts[name] = number = counts.get(name, 0) + 1
+            facts: dict[str, Any] = {"name": name + (f" {number}" if number > 1 else ""), "kind": line.kind}
             parent = None if line.parent is None else self.lanes.index(line.parent.find_lane(line.at))
             facts |= {"parent": parent, "at": line.at}
-            facts |= {"length": len(line), "real": len(line.real), "context": line.context, "score": line.score()}
+            facts |= {"length": len(line), "real": len(line.real), "context": line.num_seen(), "score": line.score()}
             lanes.append(facts)
         return lanes
+
+    def describe_ending(self) -> str:
+        """Say how the episode ended, by the environment's word or by the flag it set; "" if it goes on."""
+        success = getattr(self.source, "episode_info", {}).get(0, {}).get(SUCCESS_RATE)
+        last = self.timeline.real[-1].values
+        if success is not None and last["last"]:
+            return "succeeded" if success else "failed"
+        return "the end" if last["terminal"] else "time is up" if last["last"] else ""
+
+    def find_value_fall(self) -> int | None:
+        """Return the row at which the value fell most: see :func:`find_fall`."""
+        rows = [row.values for row in self.timeline.real]
+        rewards, values = (np.array([row.get(name, np.nan) for row in rows]) for name in ("reward", "value"))
+        return find_fall(critic_rewards(self.agent, rewards), values, self._discount, rows[-1]["terminal"])
+
+    @property
+    def _discount(self) -> float:
+        return largest_value(getattr(self.agent.config.algo, "discount", 1.0))
 
     def lane_picture(self, line: Timeline, number: int) -> bytes | None:
         """Return the picture of a row of a lane: of the truth if your actions made it or there is no dream."""
@@ -498,8 +523,8 @@ class Session:
         return self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
     def strip(self, columns: int = COLUMNS) -> Strip:
-        """Return the strip of the rows so far, with up to ``columns`` pictures, 8 to 16."""
-        line, columns = self.timeline, self._check_number(columns, 8, 16)
+        """Return the strip of the rows so far, with up to ``columns`` pictures, 5 to 16."""
+        line, columns = self.timeline, self._check_number(columns, 5, 16)
         facts = [row.values for row in line.real]
         rewards = np.array([row["reward"] for row in facts])
         if is_goal_agent(self.agent):
@@ -507,10 +532,10 @@ class Session:
         if self.inspector is None:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])
-            discount = largest_value(getattr(self.agent.config.algo, "discount", 1.0))
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
-            return make_value_strip(scaled, values, gaps, discount, facts[-1]["terminal"], columns, is_scaled)
+            is_terminal, is_over = facts[-1]["terminal"], facts[-1]["last"]
+            return make_value_strip(scaled, values, gaps, self._discount, is_terminal, columns, is_scaled, is_over)
         obs = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
         real = {prediction_name(key): values for key, values in obs.items()}
         names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()

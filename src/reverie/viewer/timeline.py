@@ -9,6 +9,7 @@ from itertools import zip_longest
 from operator import is_
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from reverie.agent.world_model_inspector import Predictions
@@ -51,6 +52,8 @@ class DreamBranch:
     actions: list[Tensor]  # [1, A], each before its row
     predicted_return: float
     """Predicted return: see ``WorldModelInspector.predicted_return``."""
+    name: str = ""
+    """Its first action, if the branch has a future for each action."""
 
 
 Edit = tuple[int, DreamRow, int, dict[int, int]]
@@ -92,6 +95,7 @@ class Timeline:
     kind: str = "dream"  # "hands": chosen actions, "future": a chosen future, "edited": edited latents
     parent: Timeline | None = None
     at: int = -1
+    name: str = ""  # of its first action
 
     def __len__(self) -> int:
         return max(len(self.real), len(self.dream))
@@ -111,6 +115,19 @@ class Timeline:
     def has_edits(self) -> bool:
         """Return whether a row of the dream was edited, in this lane or before it left its parent."""
         return any(row.origin == "edited" for row in self.dream)
+
+    def num_seen(self) -> int:
+        """Return how many of the first rows the model observes before it dreams."""
+        return next((number for number, row in enumerate(self.dream) if row.origin != "seen"), self.context)
+
+    def share_real_rows(self) -> None:
+        """Add the real rows of the parent as long as the actions agree: they are what this dream should match."""
+        parent, at = self.parent, len(self.real)
+        while parent and at < min(len(parent.real), len(self.dream)):
+            if not torch.equal(parent.actions[at - 1], self.actions[at - 1]):
+                break
+            self.real.append(parent.real[at])
+            at += 1
 
     def count_shared(self, other: Timeline) -> int:
         """Return how many of the first rows, up to their actions, are the same objects in another lane."""

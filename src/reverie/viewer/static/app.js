@@ -60,7 +60,8 @@ class Page {
     this.checkpoint = more.checkpoint; // undefined: the newest one
     const opening = ++this.opening;
     let head;
-    if (this.hello.compiling) $("#title").textContent = "Compiling kernels for this processor, once: about 15 seconds …";
+    this.showNote(this.hello.compiling ? "Compiling kernels for this processor, once: about 15 seconds …" : `Loading ${run === "." ? this.hello.folder : run} …`);
+    $("#note").className = "progress";
     this.hello.compiling = false;
     try {
       head = await this.link.ask("begin", { run, ...more });
@@ -76,6 +77,8 @@ class Page {
     $("#run").hidden = false;
     this.wanted = place.row;
     this.meet(head);
+    // Keys go through the rows. In a frame, as in a notebook, the focus stays where it is.
+    if (window === window.top && document.activeElement === document.body) $("#scrub").focus({ preventScroll: true });
     const filled = this.fill(opening);
     if (place.row === undefined) this.autoplay();
     await filled;
@@ -177,6 +180,7 @@ class Page {
 
   showNote(text, ...steps) {
     $("#note").hidden = !text;
+    $("#note").className = "";
     $("#note").replaceChildren(text, ...steps.map(([name, act]) => el("button", { onclick: act }, name)));
   }
 
@@ -200,7 +204,7 @@ class Page {
     $("#scrub").max = last;
     this.strip.ask();
     const whole = about.recorded ? { episode: about.episode, seed: null } : { episode: null, seed };
-    remember({ ...whole, checkpoint: this.checkpoint, run: this.run === "." ? null : this.run, seen: about.dreams && this.context !== 5 ? this.context : null });
+    remember({ ...whole, checkpoint: this.checkpoint, run: this.run === "." ? null : this.run, seen: about.dreams && head.lanes[0].context !== 5 ? head.lanes[0].context : null });
   }
 
   // One sentence that says what is what.
@@ -263,7 +267,7 @@ class Page {
       const picture = this.pictures.get(`${this.at}/${side}`), frame = $(side ? "#dream .frame" : "#real .frame");
       const truth = compares && side ? this.pictures.get(`${this.at}/0`) ?? null : null;
       if (picture || !known) paint($("canvas", frame), picture, truth, this.differs ? drawDifference : drawOutline); // else the last one stays until this one comes
-      const none = side || !this.about.dreams || this.rows[this.real].real.last ? "The episode has ended." : "The environment has stopped here.";
+      const none = !side && this.lanes.leaves ? "Another action than in the episode." : side || !this.about.dreams || this.rows[this.real].real.last ? "The episode has ended." : "The environment has stopped here.";
       $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : "There are no pictures: see the tab Row.") : none;
     }
     const end = real?.last ? (real.terminal ? "the end" : "time is up") : "", reward = real && row.t ? `reward ${short(real.reward)}` : "";
@@ -274,7 +278,7 @@ class Page {
     const ends = this.end === this.at ? ": the dream ends here" : "";
     $("#dream .chip").textContent = { seen: "observes this row", imagined: `imagines, step ${since}${ends}`, edited: `edited${ends}`,
       ended: `the dream ended at row ${this.end}` }[how] ?? "";
-    const judged = this.strip.shown, text = judged?.texts[this.at] || (dream && !real && !ended ? "beyond the episode: nothing to compare" : "");
+    const judged = this.strip.shown, text = judged?.texts[this.at] || (dream && !real && !ended ? `${this.lanes.leaves ? "another action" : "beyond the episode"}: nothing to compare` : "");
     $("#verdict").className = judged?.levels[this.at] ?? "";
     $("#verdict").textContent = how === "seen" ? "reconstruction of this row" : text;
     $("#row").value = `row ${this.at} of ${this.rows.length - 1}`;

@@ -15,7 +15,10 @@ export class Chart {
     this.plotted = el("div", { className: "plot", role: "img", ariaLabel: `Chart: ${given.title}` });
     box.append(this.title, this.plotted);
     this.names = null;
-    this.observer = new ResizeObserver(() => this.plot && this.plot.setSize({ width: this.width(), height: this.plotted.clientHeight }));
+    this.observer = new ResizeObserver(() => {
+      this.plot?.setSize({ width: this.width(), height: this.plotted.clientHeight });
+      if (this.plot && this.at !== undefined) requestAnimationFrame(() => this.mark(this.at)); // as wide as it is now
+    });
     this.observer.observe(this.plotted);
   }
 
@@ -74,7 +77,7 @@ export class Chart {
       height: this.plotted.clientHeight,
       legend: { show: false },
       padding: [6, 20, 0, 0],
-      scales: { x: { time: false }, y: this.given.range ? { range: this.given.range } : {} },
+      scales: { x: { time: false }, y: { range: this.given.range ?? findRange } },
       cursor: { y: false, points: { show: !bands, size: 6 }, sync: this.given.sync ? { key: this.given.sync } : undefined, drag: { x: true, y: false } },
       axes: [
         { ...axis, size: 22, gap: 2, incrs: STEPS, values: (u, ticks) => ticks.map(short) },
@@ -131,6 +134,9 @@ export class Chart {
     u.ctx.restore();
   }
 }
+
+// As uPlot, but that only zeros are between 0 and 1, not 100.
+const findRange = (_, low, high) => (low === null ? [null, null] : low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
 
 // The sums of the first 1, 2, ... series, the last sum first.
 function stackValues(series) {

@@ -30,10 +30,10 @@ export class Comparison {
   show(known) {
     this.known = known;
     this.showAnswers(known);
-    const count = (group, name) => Math.max(finals(group, name).length, (group.curves[name]?.seeds ?? []).filter(([steps]) => steps.length).length);
-    const runsWith = (name) => known.groups.reduce((sum, group) => sum + count(group, name), 0);
-    const metrics = Object.keys(METRICS).filter(runsWith), select = $("#metric"), most = Math.max(...metrics.map(runsWith));
-    const wanted = metrics.includes(select.value) ? select.value : metrics.find((name) => runsWith(name) === most);
+    const curves = (name) => known.groups.flatMap((group) => group.curves[name]?.seeds ?? []).filter(([steps]) => steps.length), select = $("#metric");
+    const points = (name) => curves(name).reduce((sum, [steps]) => sum + steps.length, 0); // evaluations at the end are no curve
+    const metrics = Object.keys(METRICS).filter((name) => curves(name).length || known.groups.some((group) => finals(group, name).length));
+    const wanted = metrics.includes(select.value) ? select.value : metrics.toSorted((a, b) => curves(b).length - curves(a).length || points(b) - points(a))[0];
     select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, METRICS[name])));
     const several = known.groups.some(({ env }) => env !== known.groups[0].env), names = known.groups.map(({ label, env }) => (several ? `${label}, ${env}` : label));
     const format = (text) => (/^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text);
@@ -105,19 +105,20 @@ function drawIntervals(groups) {
   const spread = Math.max(...ends) - Math.min(...ends), wide = spread || Math.max(1, Math.abs(ends[0])), low = Math.min(...ends) - (wide - spread) / 2;
   const at = (value) => `${(2 + (96 * (value - low)) / wide).toFixed(2)}%`;
   const rows = groups.toSorted((a, b) => b.score.interval.value - a.score.interval.value).flatMap(({ label, hue, runs, score }) => {
-    const { value, low, high } = score.interval, paint = `var(--hue${hue})`, key = el("i", { className: "key" }), known = low !== null;
+    const { texts } = score, { low, high } = score.interval, value = low === null ? score.mean : score.interval.value, paint = `var(--hue${hue})`, key = el("i", { className: "key" }), known = low !== null;
     key.style.setProperty("--key", paint);
     const line = (x1, x2, y1, y2, width) => svg("line", { x1: at(x1), x2: at(x2), y1, y2, stroke: paint, "stroke-width": width });
     const dots = score.scores.map((x, i) => svg("circle", { cx: at(x), cy: 8 + ((i * 7) % 19), r: 3.5, fill: paint, opacity: 0.45 }));
     const bar = known ? [line(low, high, 17, 17, 3), line(low, low, 11, 23, 2), line(high, high, 11, 23, 2)] : [];
-    const words = known ? `IQM ${short(value)} (${short(low)} to ${short(high)})` : "too few seeds for an interval";
+    const words = known ? `IQM ${texts.value} (${texts.low} to ${texts.high})` : "too few seeds for an interval";
     return [el("span", {}, key, label, el("span", { className: "hint" }, ` ${countRuns(runs.length, score.scores.length)}`)),
-      el("span", {}, el("b", {}, `mean ${short(score.mean)}`), el("span", { className: "hint" }, ` ${words}`)),
+      el("span", {}, el("b", {}, `mean ${texts.mean}`), el("span", { className: "hint" }, ` ${words}`)),
       svg("svg", { role: "img", "aria-label": `${label}: ${words}` }, ...dots, ...bar, svg("rect", { x: at(value), y: 12, width: 10, height: 10, transform: "translate(-5 0)", fill: paint, stroke: "var(--paper)" }))];
   });
+  const known = groups.map(({ score }) => score.interval.low !== null), marks = ["■ mean", "■ IQM with its 95 % interval, or the mean without one", "■ IQM and its 95 % interval"][known.some(Boolean) + known.every(Boolean)];
   const rough = wide / 4, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const ticks = [...Array(6).keys()].map((i) => (Math.ceil(low / step) + i) * step).filter((tick) => tick <= low + wide);
-  return el("div", { className: "intervals" }, ...rows, el("span", { className: "hint about" }, "■ IQM and its 95 % interval, ● seeds"),
+  return el("div", { className: "intervals" }, ...rows, el("span", { className: "hint about" }, `${marks}, ● seeds`),
     svg("svg", { class: "ticks", "aria-hidden": true }, ...ticks.map((tick) => svg("text", { x: at(tick), y: 13 }, short(tick)))));
 }
 

@@ -39,6 +39,14 @@ export function short(value) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(1) : (+value.toPrecision(size < 1 ? 3 : 4)).toLocaleString("en", { maximumFractionDigits: 6 });
 }
 
+// A score, as findings.py: format_number, which rounds exact decimals, and halves to even digits.
+export function formatScore(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value), digits = size >= 100 ? 0 : 1;
+  const rule = size < 10 ? { maximumSignificantDigits: 3 } : { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return new Intl.NumberFormat("en", { roundingMode: "halfEven", ...rule }).format(value.toPrecision(60));
+}
+
 // The numbers of a continuous action: name, position in the action, and its value in the environment's units.
 export const listDimensions = (about) => about.continuous.flatMap(({ name, start, size, low, high }) => [...Array(size).keys()].map((i) => {
   const [least, greatest] = [low[i] ?? -1, high[i] ?? 1];

@@ -69,11 +69,7 @@ export class Futures {
     const returns = [...new Set([members[0], members.at(-1)].map((member) => short(member.return)))].join(" to ");
     const level = el("i", { className: "level" });
     level.style.width = `${(100 * Math.abs(one.return)) / most}%`;
-    return el("button", { className: `future${is_chosen ? " chosen" : ""}`, title: "Make this future a lane", onclick: async () => {
-      const from = this.found.at;
-      if (!(await page.change("pick", { number }, from))) return;
-      page.playTo(page.rows.length - 1);
-    } }, each ? level : "", strip, el("span", {}, el("b", {}, count), is_chosen ? " (the policy’s choice)" : "", `${count && taken ? (each ? ", then " : ": ") : ""}${taken}`,
+    return el("button", { className: `future${is_chosen ? " chosen" : ""}`, title: "Make this future a lane", onclick: () => page.change("pick", { number }, this.found.at) }, each ? level : "", strip, el("span", {}, el("b", {}, count), is_chosen ? " (the policy’s choice)" : "", `${count && taken ? (each ? ", then " : ": ") : ""}${taken}`,
       one.conts[length - 1] < 0.5 ? ` · ends at step ${length}` : ""), el("span", {}, "return ", el("b", {}, returns)));
   }
 }

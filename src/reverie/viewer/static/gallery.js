@@ -1,6 +1,6 @@
 // The tab Episodes: new and recorded episodes with a picture, the return and the largest surprise; a click opens one.
 
-import { $, el, paint, short } from "./dom.js";
+import { $, el, formatScore, paint, short } from "./dom.js";
 
 const SHOWN = 6; // episodes of each kind, and as many more with a click
 
@@ -23,13 +23,13 @@ export class Gallery {
       lists[kind] = el("div", { className: "cards" });
       return el("section", {}, el("h2", {}, title), lists[kind], el("p"), el("button", { onclick: () => ((this.counts[kind] += SHOWN), later()) }, "More"));
     };
-    const kinds = Object.entries({ fresh: "New episodes", recorded: "Recorded episodes" });
+    const kinds = Object.entries({ fresh: "New episodes, worst first", recorded: "Recorded episodes, worst first" });
     later();
     $("#panel").replaceChildren(...kinds.filter(([kind]) => kind === "recorded" || !page.hello.data).map(section));
   }
 
   async fill(lists) {
-    for (const [kind, list] of Object.entries(lists))
+    for (const [kind, list] of Object.entries(lists)) {
       for (let i = list.children.length; i < this.counts[kind]; i++) {
         const given = kind === "fresh" ? { seed: this.seed + i } : { episode: -1 - i }, key = JSON.stringify(given);
         list.nextSibling.textContent = this.cards.has(key) ? "" : "Playing …";
@@ -44,6 +44,15 @@ export class Gallery {
         }
         list.append(this.makeCard(card, kind));
       }
+      this.sort(list);
+    }
+  }
+
+  // The worst first; equally bad ones stay in the order in which they came.
+  sort(list) {
+    const focused = document.activeElement;
+    list.replaceChildren(...[...list.children].sort((a, b) => a.dataset.score - b.dataset.score));
+    if (list.contains(focused)) focused.focus({ preventScroll: true });
   }
 
   // Plays an episode, some rows a request, so that the page can ask for other things between; null once the tab is left.
@@ -55,13 +64,16 @@ export class Gallery {
     return null;
   }
 
-  makeCard({ pictures, seed, episode, score, rows, last, surprise }, kind) {
+  makeCard({ pictures, seed, episode, score, rows, last, surprise, ending, fall }, kind) {
     const { page } = this, { about } = page, canvas = el("canvas", { role: "img", ariaLabel: "Picture of the episode" });
     paint(canvas, pictures[0]?.blob);
     const [given, name] = kind === "fresh" ? [{ seed }, `seed ${seed}`] : [{ episode }, `episode ${episode}`];
     const here = kind === "fresh" ? !about.recorded && page.seed === seed : about.recorded && about.episode === episode;
-    return el("button", { className: "card", ariaCurrent: here ? "true" : "false", onclick: () => page.open(page.run, { ...given, checkpoint: page.checkpoint }) },
-      canvas, el("b", {}, `return ${short(score)}`), el("span", {}, `${(rows - 1).toLocaleString("en")}${last ? "" : "+"} steps`),
+    const open = (row) => page.open(page.run, { ...given, checkpoint: page.checkpoint }, { row });
+    const button = el("button", { className: "card", ariaCurrent: here ? "true" : "false", onclick: () => open() },
+      canvas, el("b", {}, `return ${formatScore(score)}`), el("span", {}, `${(rows - 1).toLocaleString("en")}${last ? "" : "+"} steps${ending && `, ${ending}`}`),
       surprise === null ? null : el("span", {}, `surprise ${short(surprise)}`), el("span", {}, name));
+    const look = fall === null ? null : el("button", { className: "fall", title: "Open this row", onclick: () => open(fall) }, `value fell at row ${fall}`);
+    return el("div", { "data-score": score }, button, look);
   }
 }

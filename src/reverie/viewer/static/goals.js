@@ -43,7 +43,7 @@ export class Goals {
 
   showMap() {
     const { map, page } = this, known = (map.colors ?? []).filter((value) => value !== null).sort((a, b) => a - b), end = known.length - 1;
-    this.ends = ["dream", "real"].map((name) => color(name).match(/[\d.]+/g).map(Number)); // in the theme of the moment
+    this.ends = ["near", "far"].map((name) => color(name).match(/[\d.]+/g).map(Number)); // in the theme of the moment
     this.span = [known[Math.round(0.02 * end)], known[Math.round(0.98 * end)]];
     this.sides = [0, 1].map((axis) => map.points.map((point) => point[axis]).concat(map.goal[axis] ?? []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]));
     this.select.forEach((select, i) => select.replaceChildren(...map.axes.map((name) => el("option", { value: name, selected: name === [map.x, map.y][i] }, name))));
@@ -128,7 +128,7 @@ export class Goals {
     c.beginPath();
     for (let i = 0; i < 10; i++) c.lineTo(x + (i % 2 ? 5 : 12) * Math.sin((i * Math.PI) / 5), y - (i % 2 ? 5 : 12) * Math.cos((i * Math.PI) / 5));
     c.closePath();
-    [c.fillStyle, c.strokeStyle, c.lineWidth] = [color("bad"), color("card"), 2];
+    [c.fillStyle, c.strokeStyle, c.lineWidth] = [color("goal"), color("card"), 2];
     c.stroke();
     c.fill();
   }

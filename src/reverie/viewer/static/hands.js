@@ -9,6 +9,7 @@ const MEANT = { ArrowLeft: /^left$/, ArrowRight: /^right$/, ArrowUp: /^(up|forwa
 
 export class Hands {
   mine = false;
+  held = new Set();
 
   constructor(page) {
     this.page = page;

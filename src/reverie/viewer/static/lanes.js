@@ -1,6 +1,6 @@
 // The lanes below the strip: a thin row each, with pictures at the strip's columns and at the current row.
 
-import { $, color, el, short } from "./dom.js";
+import { $, color, el, formatScore } from "./dom.js";
 import { layOut, placeOfRow } from "./strip_canvas.js";
 
 const HIGH = 38, AHEAD = 8, ASKED = 24, KEPT = 1500; // pixels; rows fetched ahead; pictures in a request, and in memory
@@ -29,10 +29,16 @@ export class Lanes {
       rows.append(el("button", { className: "lane", onclick: () => this.choose(number) }, el("span"), el("canvas", { ariaHidden: "true" })));
     for (const [number, button] of rows.querySelectorAll("button").entries()) {
       const { name, parent, at, length, score } = lanes[number], leaves = parent === null ? "" : ` leaves ${lanes[parent].name} at row ${Math.max(0, at)},`;
-      $("span", button).replaceChildren(el("b", {}, name), `${leaves} ${length} rows, score ${short(score)}`);
+      $("span", button).replaceChildren(el("b", {}, name), `${leaves} ${length} rows, score ${formatScore(score)}`);
       button.setAttribute("aria-pressed", number === lane);
     }
     page.strip.draw();
+  }
+
+  // Whether the environment has gone on in the parent, under another action.
+  get leaves() {
+    const { parent, real } = this.list[this.current];
+    return parent !== null && real < this.list[parent].real;
   }
 
   // Shows another lane, at the same row.

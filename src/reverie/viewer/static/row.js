@@ -22,11 +22,34 @@ export class Row {
     if (real?.kl !== undefined) line("surprise", [real.kl, "", ""], "KL of posterior and prior, in nats");
     for (const [key, value] of Object.entries(error ?? {}))
       if (!["reward", "cont"].includes(key)) line(key, ["", "", value], units[key] ?? "absolute difference");
-    const parts = [table];
+    const parts = [...this.explain(row), table];
     if (row.action) parts.push(el("p", { id: "taken" }, "Action taken here: ", el("b", {}, formatAction(row.action, about))));
     if (real?.q) parts.push(this.drawAdvantages(real.q));
     parts.push(...this.makeVectorTables(row));
     $("#panel").replaceChildren(...parts);
+  }
+
+  // Where truth and dream part: what the model was sure of there, and how often the data has such a row.
+  explain(row) {
+    const { page } = this, { rows } = page;
+    if (!page.about.dreams || page.strip.shown?.parting !== row.t || !row.real) return [];
+    const compare = (name, side) => {
+      const values = rows.map((one) => one[side]?.[name]).filter((value) => value !== undefined && value !== null), value = row[side]?.[name];
+      const below = values.filter((other) => other < value).length;
+      return value === undefined || values.length < 2 ? null : `${short(value)} nats, above ${Math.round((100 * below) / (values.length - 1))} % of the other rows`;
+    };
+    const surprise = compare("kl", "real"), entropy = compare("prior_entropy", "dream"), found = (this.found ??= new WeakMap()).get(row);
+    if (found === undefined && !page.playing) this.find(row);
+    const texts = [surprise && `Surprise: ${surprise}.`, entropy && `Entropy of the dream’s prior: ${entropy}.`, found].filter(Boolean);
+    return texts.length ? [el("section", { id: "why" }, el("h2", {}, "Where truth and dream part"), ...texts.map((text) => el("p", {}, text)))] : [];
+  }
+
+  async find(row) {
+    this.found.set(row, "");
+    const head = await this.page.ask("neighbors", { at: row.t }, true);
+    if (!head) return;
+    this.found.set(row, head.text);
+    if (this.page.rows[this.page.at] === row) this.page.panels.show(row);
   }
 
   makeVectorTables({ real, dream }) {

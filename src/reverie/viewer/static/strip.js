@@ -16,7 +16,7 @@ export class Strip {
   }
 
   count() {
-    return Math.max(8, Math.min(16, Math.floor(this.canvas.clientWidth / 62)));
+    return Math.max(5, Math.min(16, Math.floor(this.canvas.clientWidth / 62)));
   }
 
   reset() {

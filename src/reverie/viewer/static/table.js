@@ -2,7 +2,7 @@
 
 import { remember, remembered } from "./address.js";
 import { Comparison, METRICS, countRuns } from "./comparison.js";
-import { $, el, short, svg } from "./dom.js";
+import { $, el, formatScore, short, svg } from "./dom.js";
 
 const charted = (run) => Object.keys(METRICS).find((name) => run.curves?.[name]);
 const last = (curve) => curve?.[1].at(-1) ?? null;
@@ -11,7 +11,7 @@ const evaluation = (run) => {
   const [steps, scores] = run.curves?.["eval/score"] ?? [[], []], end = run.finals?.at(-1);
   return end && !(steps.at(-1) > end[0]) ? [...end, true] : [steps.at(-1), scores.at(-1) ?? null, false];
 };
-const withScores = (run) => ({ ...run, score: last(run.curves?.["episode/score"]), evaluation: evaluation(run), height: last(run.curves?.[charted(run)]) });
+const withScores = (run) => ({ ...run, score: last(run.curves?.["episode/score"]), right: last(run.curves?.["dream/right"]), evaluation: evaluation(run), height: last(run.curves?.[charted(run)]) });
 
 // Runs with the same settings as one line, with means over their seeds; of copies of a seed the first counts.
 function merge(runs) {
@@ -22,25 +22,33 @@ function merge(runs) {
   };
   const names = runs.map((run) => run.name), shared = [...names[0]].findIndex((letter, i) => names.some((name) => name[i] !== letter));
   return { ...runs[0], runs, name: names[0].slice(0, shared).replace(/[\W_]*(seed)?[\W_]*$/, "") || runs[0].algorithm, count: countRuns(runs.length, seeds.length),
-    step: Math.max(...runs.map((run) => run.step)), changed: Math.max(...runs.map((run) => run.changed)), live: runs.some((run) => run.live), score: mean((run) => run.score),
+    step: Math.max(...runs.map((run) => run.step)), changed: Math.max(...runs.map((run) => run.changed)), live: runs.some((run) => run.live), score: mean((run) => run.score), right: mean((run) => run.right),
     evaluation: [null, mean((run) => run.evaluation[1]), runs.every((run) => run.evaluation[2])], height: mean((run) => run.height) };
 }
 
-const NUMBERS = [3, 7]; // the first column of numbers, and the column after the last one
-const COLUMNS = [
+const NUMBERS = new Set(["seed", "step", "episode score", "evaluation", "right dreams"]);
+let COLUMNS = [
   ["run", (run) => run.name, (run) => el("a", { href: `?run=${encodeURIComponent(run.name)}` }, run.name)],
   ["algorithm", (run) => run.algorithm ?? ""],
   ["environment", (run) => run.env ?? ""],
   ["seed", (run) => run.seed ?? null, (run) => run.count ?? short(run.seed)],
   ["step", (run) => run.step ?? null, (run) => (run.step ?? 0).toLocaleString("en")],
-  ["episode score", (run) => run.score],
+  ["episode score", (run) => run.score, (run) => formatScore(run.score)],
   ["evaluation", (run) => run.evaluation[1], (run) => el("span", { title: run.evaluation[2] ? "at the end of training" : "during training" },
-    short(run.evaluation[1]), run.evaluation[2] ? " ◆" : "")],
+    formatScore(run.evaluation[1]), run.evaluation[2] ? " ◆" : "")],
+  ["right dreams", (run) => run.right, (run) => (run.right === null ? "–" : `${Math.round(100 * run.right)} %`)],
   ["curve", (run) => run.height, (run) => spark(run.runs ?? [run])],
-  ["changed", (run) => run.changed ?? null, (run) => (run.live ? el("span", { className: "live" }, "training now") : new Date(run.changed * 1000).toLocaleString())],
+  ["changed", (run) => run.changed ?? null, (run) => (run.live ? el("span", { className: "live" }, "training now") : formatDate(new Date(run.changed * 1000)))],
 ];
 
-const kind = (column) => (column >= NUMBERS[0] && column < NUMBERS[1] ? "num" : "");
+// How long ago something was, with the exact date as title; a month ago, the date.
+function formatDate(date) {
+  const seconds = (Date.now() - date) / 1000, units = [["d", 86400], ["h", 3600], ["min", 60]], [unit, size] = units.find(([, size]) => seconds >= size) ?? [];
+  const text = seconds > 30 * 86400 ? date.toLocaleDateString() : unit ? `${Math.floor(seconds / size)} ${unit} ago` : "just now";
+  return el("time", { dateTime: date.toISOString(), title: date.toLocaleString() }, text);
+}
+
+const kind = (column) => (NUMBERS.has(COLUMNS[column][0]) ? "num" : "");
 
 // The curves of runs, with diamonds for the evaluations at the end of training.
 function spark(runs) {
@@ -60,9 +68,10 @@ export class RunTable {
   constructor(page, hello) {
     this.page = page;
     this.runs = hello.runs.map(withScores);
+    COLUMNS = COLUMNS.filter(([name]) => name !== "right dreams" || this.runs.some((run) => run.right !== null));
     this.opened = new Set(); // groups whose runs are listed
     this.ticked = new Set(remembered("runs")?.split(","));
-    this.by = [8, -1];
+    this.by = [COLUMNS.length - 1, -1];
     if (remembered("beside")) return void this.beside(remembered("beside").split(","));
     $("#table").hidden = false;
     $("#title").textContent = hello.folder;
