@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import tempfile
 import uuid
@@ -273,20 +274,25 @@ def _title(metadata: Mapping[str, str]) -> str:
 
 def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
     env = "" if "env" in metadata else " --env ENV"
-    paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
-    names = ["DATA" if path.startswith(OBJECT) else path for path in without_folders(paths)]
-    own_data = f" --data {' '.join(names)}" if names != paths else ""
     notes = "".join(
         f"\n{key} = {value} was passed from Python: pass it again."
         for key, value in without_folders(saved.custom).items()
     )
-    train = f"reverie train {metadata['algorithm']} --config agent/config.yaml{own_data} --run runs/again"
+    train = format_train_command(saved, "agent/config.yaml", "runs/again")
     return (
         f"```sh\npip install reverie-rl\nreverie eval {destination}{env}\nreverie pull {destination} --to agent\n"
         f"{train}   # trains it again\n```\n\n"
         f'In Python: `agent = reverie.load("{destination}")`. Weights are safetensors, settings YAML, spaces JSON: '
         f"loading them runs no code.{notes}"
     )
+
+
+def format_train_command(saved: SavedConfig, config: str, run: str) -> str:
+    """Return the command that trains an agent again, with the settings in ``config``; names of data have no folders."""
+    paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
+    names = ["DATA" if path.startswith(OBJECT) else path for path in without_folders(paths)]
+    data = f" --data {shlex.join(names)}" if names != paths else ""
+    return f"reverie train {saved.algorithm} --config {shlex.quote(config)}{data} --run {shlex.quote(run)}"
 
 
 # ---------------------------------------------------------------- the registry of a tracker
