@@ -90,11 +90,14 @@ PAGE = (
     "app.js chart.js controls.js futures.js index.html lanes.js panels.js strip.js strip_canvas.js style.css "
     "timeline.js"
 )
+SHARED = "shared.html", "shared.css", "shared.js", "strip_canvas.js", "style.css"
 STRIP = "agent/dream_strip.py log/strip.py log/strip_figure.py"
 PICTURES = {
     "look.png": Picture(draw_viewer, "rooms", " ".join(f"viewer/static/{file}" for file in PAGE.split())),
     "rooms.html": Picture(
-        strips.write_page, "rooms", "viewer/static/shared.html viewer/static/strip_canvas.js viewer/static/style.css"
+        strips.write_page,
+        "rooms",
+        " ".join(f"viewer/static/{file}" for file in SHARED),
     ),
     "strip_rooms.svg": Picture(strips.draw_rooms, "rooms", STRIP),
     "strip_pendulum.svg": Picture(strips.draw_pendulum, "pendulum", STRIP),

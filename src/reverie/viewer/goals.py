@@ -312,7 +312,7 @@ def _plan_strip(costs: list[float], block: int) -> Strip:
 
 
 def write_plan_strip(agent: Agent, obs: Any, goal: Any, path: Path) -> str:
-    """Write the plan of LeWM from an observation to a goal as a strip, PNG, SVG or HTML; return what it shows.
+    """Write the plan of LeWM from an observation to a goal as a strip, PNG or SVG; return what it shows.
 
     Raises:
         ConfigError: another algorithm or file type.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 STATIC = Path(__file__).with_name("static")
-LINE_SEPARATORS = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def make_page(
@@ -30,8 +29,8 @@ def make_page(
         styles: names of further styles, which come first.
     """
     walk = ["walk"] if "program" in blocks else []
-    style = "\n".join(_read(f"{name}.css") for name in (*styles, template, *walk))
-    script = "\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts)
+    style = _to_ascii("\n".join(_read(f"{name}.css") for name in (*styles, template, *walk)), "\\{:x} ")
+    script = _to_ascii("\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts), "\\u{{{:x}}}")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -56,11 +55,16 @@ def _enclose(module: str) -> str:
     return f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();" if names else f"{{\n{body}\n}}"
 
 
+def _to_ascii(text: str, escape: str) -> str:
+    """Return text with other letters escaped: a frame's text that is read in another encoding keeps its hash."""
+    return re.sub(r"[^\x00-\x7f]", lambda letter: escape.format(ord(letter[0])), text)
+
+
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _json(value: Any) -> str:
     """Return a value as JSON that ends no element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return "".join(LINE_SEPARATORS.get(letter, letter) for letter in text)
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from reverie.agent.agent import Agent
+from reverie.agent.agent_file import without_folders
 from reverie.agent.loading import load
 from reverie.agent.policy_file import ExportReport, Format, export_policy
 from reverie.agent.program import Numbers
+from reverie.agent.sharing import AgentPage, MakePageFn, upload_agent
 from reverie.agent.world_model_inspector import require_world_model
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic
+from reverie.core.logger import logger
+from reverie.run.folder import RunFolder
 from reverie.viewer.page import make_page
+from reverie.viewer.report import report_shared
 from reverie.viewer.walk import make_walk
 
 
@@ -66,3 +71,42 @@ def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", ste
     with disk_errors_as_run_error(path):
         write_atomic(path, make_page("step", title, walk.scripts, walk.blocks))
     return replace(walk.report, file=path, metadata_file=path)
+
+
+def push(
+    run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False, page: bool = True
+) -> str:
+    """Upload the agent of a run: weights, settings, spaces, evaluation, its report, and a model card.
+
+    No rows, no code.
+
+    Args:
+        run: the run folder.
+        destination: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
+            ``s3://BUCKET/NAME`` or another fsspec URL; or a folder, which is new or contains a pushed agent.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
+            newest.
+        private: create the repository as private.
+        page: play episodes for report.html (:func:`reverie.report`), whose finding is in the model card. False: the
+            environment is not needed.
+
+    Returns:
+        Argument for :func:`reverie.load`; for the Hub, without the commit.
+
+    Raises:
+        ReverieError: the run or checkpoint does not exist, or the destination cannot be reached, denies access, or
+            contains something else.
+        UntrustedError: the run names a module that belongs to no installed package and that you have not named
+            yourself.
+    """
+
+    def write_page(checkpoint: Path, path: Path) -> AgentPage | None:
+        try:
+            made = report_shared(RunFolder.from_path(run).path, checkpoint, path, without_folders(destination))
+        except ReverieError as error:
+            logger.warning(f"the agent is shared without a report: {error}")
+            return None
+        return AgentPage(made.finding, made.support, made.numbers)
+
+    pages: MakePageFn = write_page if page else lambda checkpoint, path: None
+    return upload_agent(run, destination, checkpoint=checkpoint, private=private, make_page=pages)

@@ -23,6 +23,7 @@ from reverie.core.files import check_writable, disk_errors_as_run_error, write_a
 from reverie.core.logger import logger
 from reverie.core.statistics import IntervalEstimate
 from reverie.experiment.config import NO_ENV
+from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.viewer.compared_runs import (
     Section,
@@ -120,6 +121,12 @@ def report(
     return _write(content, beside if out is None else Path(out), int(max_bytes))
 
 
+def report_shared(run: Path, checkpoint: Path, out: Path, location: str) -> Report:
+    """Write the page about a checkpoint of a run that is shared at ``location``: see :func:`report`."""
+    agent = _load_if_possible(run, {"checkpoint": checkpoint})
+    return _write(_describe_run(agent, EPISODES, DREAMS, FRAMES, "auto", MAX_BYTES, location), out, MAX_BYTES)
+
+
 def _find_several(runs: Sequence[Any]) -> dict[str, Path]:
     """Return the runs to compare by name; {} if there is a single one, which is perhaps not a folder."""
     if not runs:
@@ -146,9 +153,11 @@ def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:
         raise
     except (EnvError, RunError) as error:
         folder = RunFolder.from_path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
-        if folder is None or loading.get("env") is not None or loading.get("checkpoint") is not None:
+        if folder is None or loading.get("env") is not None:
             raise
         read_saved_config(folder.path)
+        if (checkpoint := loading.get("checkpoint")) is not None:
+            Checkpoints(folder.checkpoints).select(checkpoint)
         logger.warning(f"the report has only what the run has logged: {error}")
         return folder.path
 
@@ -218,10 +227,10 @@ def _megabytes(size: float) -> str:
 
 
 def _describe_run(
-    run: Agent | Path, episodes: int, dreams: int, frames: int, program: Program, max_bytes: float
+    run: Agent | Path, episodes: int, dreams: int, frames: int, program: Program, max_bytes: float, location: str = ""
 ) -> Content:
     agent = run if isinstance(run, Agent) else None
-    facts = collect_facts(run, episodes, dreams)
+    facts = collect_facts(run, episodes, dreams, location)
     findings = find(facts)
     if not findings:
         raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. Pass episodes.")

@@ -8,6 +8,7 @@ import importlib.metadata
 import io
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +103,10 @@ class PlayedEpisode:
         return float(np.sum(self.rewards))
 
 
-def collect_facts(run: Agent | Path, episodes: int, dreams: int) -> dict[str, Any]:
+def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str = "") -> dict[str, Any]:
     """Return the numbers of a run; what there are no data for is absent.
 
-    ``run``: its agent, or its folder if the agent cannot be loaded here.
+    ``run``: its agent, or its folder if the agent cannot be loaded here. ``location``: where it is shared.
     """
     agent, folder = (run, RunFolder(run.run)) if isinstance(run, Agent) else (None, RunFolder(run))
     facts: dict[str, Any] = {"name": folder.path.resolve().name, "version": version()}
@@ -113,7 +114,7 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int) -> dict[str, An
     if saved is not None:
         facts |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
         facts |= {"offline": saved.experiment.get("experience") == "offline", **_describe_settings(saved)}
-        facts["commands"] = _commands(saved, facts["name"])
+        facts["commands"] = _commands(saved, facts["name"], location)
         facts |= _read_log(folder.metrics) | _read_estimate(folder)
         facts |= _summarize_data(folder, saved) if facts["offline"] or agent is None else {}
     facts["step"] = max((row["step"] for row in read_metrics(folder.metrics, ())), default=0)
@@ -163,9 +164,12 @@ def _describe_settings(saved: SavedConfig) -> dict[str, Any]:
     return {"preset": settings.get("preset"), "changes": changes, "custom": custom, "packages": packages}
 
 
-def _commands(saved: SavedConfig, name: str) -> str:
+def _commands(saved: SavedConfig, name: str, location: str) -> str:
     """Return how to load the agent and how to train it again."""
-    load = f"agent = reverie.load({json.dumps(name)}{', env=...' if 'env' in saved.custom else ''})"
+    load = f"agent = reverie.load({json.dumps(location or name)}{', env=...' if 'env' in saved.custom else ''})"
+    if location:
+        train = format_train_command(saved, "agent/config.yaml", "runs/again")
+        return f"{load}\n\n# train it again\nreverie pull {shlex.quote(location)} --to agent\n{train}"
     return f"{load}\n\n# train it again\n{format_train_command(saved, f'{name}/config.yaml', f'{name}-again')}"
 
 
