@@ -85,7 +85,7 @@ class ReachCommand(RunOptions, EnvOverride):
     seed: int | None = None
     """Seed of the environment."""
     strip: Path | None = None
-    """File (.png, .svg or .html) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
+    """File (.png or .svg) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
