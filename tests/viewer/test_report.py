@@ -188,6 +188,8 @@ def test_several_runs_are_compared_by_their_settings(logged_run, tmp_path):
     assert str(tmp_path) not in text
     with launched_browser() as browser:
         look_at(browser, page.path)
+    alone = reverie.report(tmp_path / "b*0", out=tmp_path / "alone.json")  # without a checkpoint: what it has logged
+    assert alone.finding == "A mean return of 15.0 over 1 episode, after 200 env steps."
     with pytest.raises(ConfigError, match="several runs are compared by their folders"):
         reverie.report(tmp_path / "b0", lambda obs: 0)
 

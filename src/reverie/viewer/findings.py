@@ -89,7 +89,7 @@ def _are_apart(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 
 def _not_evaluated(facts: Facts) -> Finding | None:
-    if facts.get("score") or facts.get("offline") or not facts.get("training"):
+    if facts.get("score") or facts.get("evaluations") or facts.get("offline") or not facts.get("training"):
         return None
     recent = [score for _, score in facts["training"]][-20:]
     title = f"Not evaluated: the last {count_noun(len(recent), 'logged mean')} of training episodes average "

@@ -111,10 +111,10 @@ def report(
         AtLeast(0).check(name, value)
     AtLeast(1).check("max_bytes", max_bytes)
     check_choice("program", program, get_args(Program))
-    if paths := _find_several(runs):
+    if len(paths := _find_runs(runs)) > 1:
         content, beside = _compare(paths), Path("report.html")
     else:
-        run = _load_if_possible(runs[0], loading)
+        run = _load_if_possible(next(iter(paths.values()), runs[0]), loading)
         folder, is_page = run.run if isinstance(run, Agent) else run, Path(out or "").suffix != ".json"
         content = _describe_run(run, episodes, dreams, frames * is_page, program if is_page else "none", max_bytes)
         beside = folder / "report.html" if folder.is_dir() else Path(f"{folder.name}.html")
@@ -127,8 +127,8 @@ def report_shared(run: Path, checkpoint: Path, out: Path, location: str) -> Repo
     return _write(_describe_run(agent, EPISODES, DREAMS, FRAMES, "auto", MAX_BYTES, location), out, MAX_BYTES)
 
 
-def _find_several(runs: Sequence[Any]) -> dict[str, Path]:
-    """Return the runs to compare by name; {} if there is a single one, which is perhaps not a folder."""
+def _find_runs(runs: Sequence[Any]) -> dict[str, Path]:
+    """Return the runs in folders and at patterns by name; {} if a single run is named, which is perhaps no folder."""
     if not runs:
         raise ConfigError("no run: pass a run folder, several, or a folder of runs.")
     first = runs[0]
@@ -139,8 +139,7 @@ def _find_several(runs: Sequence[Any]) -> dict[str, Path]:
     path = Path(os.path.expanduser(first))
     if len(runs) == 1 and (RunFolder(path).config.is_file() or not (glob.has_magic(str(path)) or path.is_dir())):
         return {}
-    found = find_runs_to_compare(runs)
-    return found if len(found) > 1 else {}
+    return find_runs_to_compare(runs)
 
 
 def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:

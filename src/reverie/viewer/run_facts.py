@@ -73,6 +73,8 @@ SIDE, MAX_POINTS, SHOWN, BINS = 160, 400, 3, 20
 """Size of a picture, points of a curve, worst episodes that are shown, and bins of a histogram of returns."""
 MAX_ROWS, MAX_MAP_POINTS = 2_000_000, 800
 """Recorded rows that are summarized, and that a map shows."""
+SOURCE = "From the newest evaluation that was logged. "
+"""Begins the support of a finding if no episodes were played for the report."""
 REST = 0.01
 """Discount weight after the end of an episode that was cut off, below which its return is complete."""
 NAMED = ("env.id", "env.num", "steps", "updates", "seed", "device", "data.path")
@@ -123,7 +125,7 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str =
         facts |= {"step": agent.step, "checkpoint": agent.checkpoint.name}
     facts["unit"] = "updates" if facts.get("offline") else "env steps"
     if agent is None or not episodes or not has_env(agent):
-        return facts | {"episodes": []} | _read_evaluation(folder, facts["step"])
+        return facts | {"episodes": []} | _read_evaluation(folder, facts)
     facts["episodes"] = played = _play(agent, episodes)
     facts["score"] = Mean.of([episode.total for episode in played])
     facts["random"] = Mean.of([episode.total for episode in _play(agent, min(episodes, 10), is_random=True)])
@@ -200,23 +202,25 @@ def _read_log(path: Path) -> dict[str, Any]:
 def _logged_mean(row: Mapping[str, float]) -> Mean:
     """Return the mean of an evaluation with the normal interval of its standard deviation."""
     n = int(row.get("eval/episodes", 1))
-    half = 1.96 * row.get("eval/score_std", 0.0) / max(1, n - 1) ** 0.5
+    half = 1.96 * row.get("eval/score_std", np.nan) / max(1, n - 1) ** 0.5
     return Mean(row["eval/score"], row["eval/score"] - half, row["eval/score"] + half, n)
 
 
-def _read_evaluation(folder: RunFolder, step: int) -> dict[str, Any]:
-    """Return the scores of the evaluation at the end of training; {} if there is none, or it does not list them."""
+def _read_evaluation(folder: RunFolder, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of the evaluation at the end of training, or else the newest in the log; {} without either."""
     result = read_final_result(folder.evaluation) or {}
     if not (scores := result.get("scores")):
-        return {}
+        newest = [
+            {"score": mean, "step": step, "source": SOURCE} for step, _, mean in facts.get("evaluations", ())[-1:]
+        ]
+        return newest[0] if newest else {}
     verdicts = list[tuple[int | None, bool]]()
     for values in result.get("info", []):
         tasks = [name.rpartition("task")[2] for name in values if name.startswith("success_rate/task")]
         if "success_rate" in values:
             verdicts.append((int(tasks[0]) if tasks else None, bool(values["success_rate"])))
-    measured = next((result[name] for name in ("updates", "env_steps") if name in result), step)
-    source = "From the evaluation at the end of training. "
-    return {"score": Mean.of(scores), "source": source, "step": int(measured), **_count_successes(verdicts)}
+    measured = next((result[name] for name in ("updates", "env_steps") if name in result), facts["step"])
+    return {"score": Mean.of(scores), "source": SOURCE, "step": int(measured), **_count_successes(verdicts)}
 
 
 def _read_estimate(folder: RunFolder) -> dict[str, Any]:
