@@ -5,7 +5,8 @@
 
 Each seed trains in a process of its own by the same preset as ``make demo``, until an evaluation solves the task. The
 judging episodes have seeds that training never saw. They are dreamt after 1 row and after 5: ``first_row`` counts the
-dreams whose first row is right, ``whole`` those whose imagined rows are, in every cell and the agent's direction.
+dreams whose first row is right, ``whole`` those whose imagined rows are, in every cell, the agent's direction and the
+end.
 ``random_dreams`` counts the same for episodes of random actions. Rows are written as they come: an interrupted table
 goes on where it was. The limit counts ``cpu_seconds``, the processor time of the one thread, which is what ``seconds``
 are on an idle machine.
@@ -29,7 +30,7 @@ from results import save
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from demo import ENV, EPISODES, PRESET, SEED, SOLVED, dream_all, mean_return, play  # noqa: E402
+from demo import ENV, EPISODES, KEYS, PRESET, SEED, SOLVED, Dream, dream_all, mean_return, play  # noqa: E402
 
 import reverie  # noqa: E402
 from reverie.agent.recording import record_agent  # noqa: E402
@@ -55,9 +56,20 @@ def judge_dreams(agent: reverie.Agent, episodes: list[Batch]) -> dict[str, dict[
     counts = {}
     for context in CONTEXTS:
         dreams = dream_all(agent, episodes, context)
-        first, whole = (sum(not x.wrong[rows].any() for x in dreams) for rows in (slice(1), slice(context, None)))
+        first, whole = (sum(map(is_right, dreams)) for is_right in (is_first_row_right, is_dream_right))
         counts[str(context)] = {"dreams": len(dreams), "first_row": first, "whole": whole}
     return counts
+
+
+def is_first_row_right(dream: Dream) -> bool:
+    """Return whether the model reconstructs each class of the first row."""
+    row = {key: x[0, 0].flatten().numpy() for key, x in dream.episode.obs.items()}
+    return all((dream.predictions[key][0].argmax(-1) == row[key]).all() for key in KEYS)
+
+
+def is_dream_right(dream: Dream) -> bool:
+    """Return whether no imagined row parts from the episode, nor the end."""
+    return dream.strip.parting is None
 
 
 def train_seed(seed: int, run: Path) -> dict[str, object]:

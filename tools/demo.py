@@ -23,12 +23,14 @@ import numpy as np
 
 import reverie
 from reverie.agent.dream_figures import Arrays, open_renderer
-from reverie.agent.dream_report import open_played_episodes, predict_open_loop
+from reverie.agent.dream_report import open_played_episodes
+from reverie.agent.right_dreams import CONTEXT, dream_episodes
 from reverie.cli.output import print_files
 from reverie.core.errors import ReverieError, count_noun
 from reverie.core.seeding import seeded_rng
 from reverie.core.types import Batch
 from reverie.experiment.settings import PRESETS
+from reverie.log.strip import Strip
 from reverie.log.video import dream_video, write_video
 from reverie.run.result import TrainResult
 
@@ -37,8 +39,8 @@ PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 ENV = PRESETS[PRESET]().env.id
 SEED = 2**31
 """Seed of the episodes after training: no environment of training or evaluation has it."""
-CONTEXT, KEYS = 1, ("agent", "grid")
-"""Rows that the model observes before it dreams, and what it observes."""
+KEYS = ("agent", "grid")
+"""What the model observes."""
 FILMED, SIDE_BY_SIDE, PAUSE, FRAMES_PER_SECOND = 12, 3, 2, 4
 COMPARED = 100
 """Steps in which the page's world model is compared with the agent's."""
@@ -46,12 +48,11 @@ MEASURED = Path(__file__).resolve().parents[1] / "bench" / "demo.json"
 
 
 class Dream(NamedTuple):
-    """An episode of T rows, and what the world model predicts after it has observed the first ones."""
+    """An episode of T rows, what the world model predicts after it has observed the first one, and where both part."""
 
     episode: Batch  # [1, T]
-    predictions: Arrays  # [1, T, ...]
-    cells_off: np.ndarray  # [T], distance of the dreamt agent from the real one
-    wrong: np.ndarray  # [T] bool, whether any cell, or the agent's direction, differs
+    predictions: Arrays  # [T, ...]
+    strip: Strip
 
 
 def fresh(path: Path) -> Path:
@@ -93,33 +94,25 @@ def mean_return(episodes: Sequence[Batch]) -> float:
     return float(np.mean([episode.reward.sum() for episode in episodes]))
 
 
-def dream(agent: reverie.Agent, episode: Batch, context: int) -> Dream:
-    """Let the world model observe ``context`` rows of an episode and imagine the others from the actions alone."""
-    predictions = predict_open_loop(agent, episode, context)
-    real = {key: episode.obs[key][0].flatten(1).numpy() for key in KEYS}  # [T, n]
-    guess = {key: predictions[key][0].argmax(-1) for key in real}  # [T, n]
-    wrong = np.logical_or(*((guess[key] != real[key]).any(1) for key in real))
-    return Dream(episode, predictions, np.abs(guess["agent"] - real["agent"])[:, :2].sum(1), wrong)
-
-
-def dream_all(agent: reverie.Agent, episodes: Sequence[Batch], context: int) -> list[Dream]:
-    """Dream all episodes of more than ``context`` rows."""
+def dream_all(agent: reverie.Agent, episodes: Sequence[Batch], context: int = CONTEXT) -> list[Dream]:
+    """Let the world model observe rows of each longer episode, and imagine the others from the actions alone."""
+    whole = [episode for episode in episodes if episode.shape[1] > context]
     with seeded_rng(SEED):
-        return [dream(agent, episode, context) for episode in episodes if episode.shape[1] > context]
+        dreams = dream_episodes(agent, whole, context)
+    return [Dream(episode, *dream) for episode, dream in zip(whole, dreams, strict=True)]
 
 
-def describe(dreams: Sequence[Dream], context: int) -> str:
+def describe(strips: Sequence[Strip]) -> str:
     """State in one sentence how many dreams are right, and where the first of the others goes wrong."""
-    wrong = [x for x in dreams if x.wrong[context:].any()]
+    wrong = [strip for strip in strips if strip.parting is not None]
     if not wrong:
-        return f"All {len(dreams)} dreams are right in every cell of every step."
-    step = int(wrong[0].wrong[context:].argmax())
-    cells_off = int(wrong[0].cells_off[context + step])
-    how = f"the agent is {count_noun(cells_off, 'cell')} off" if cells_off else "a cell or the direction is wrong"
-    return f"{len(dreams) - len(wrong)} of {len(dreams)} dreams are right; in another, {how} at step {step + 1}."
+        return f"All {len(strips)} dreams are right in every cell of every step."
+    row = wrong[0].parting or 0
+    how = text if (text := wrong[0].texts[row]).startswith("the") else f"it is {text}"
+    return f"{len(strips) - len(wrong)} of {len(strips)} dreams are right; in another, {how} at step {row}."
 
 
-def film(agent: reverie.Agent, dreams: Sequence[Dream], context: int, path: Path) -> Path:
+def film(agent: reverie.Agent, dreams: Sequence[Dream], path: Path) -> Path:
     """Film the episodes, each above its dream; an episode that has ended waits for those beside it."""
     parts = []
     with open_renderer(agent, KEYS) as paint:
@@ -129,9 +122,9 @@ def film(agent: reverie.Agent, dreams: Sequence[Dream], context: int, path: Path
             longest = max(x.episode.shape[1] for x in group) + PAUSE
             shown = [np.minimum(np.arange(longest), x.episode.shape[1] - 1) for x in group]
             real = [paint({key: x.episode.obs[key].numpy() for key in KEYS}) for x in group]
-            dreamt = [paint({key: x.predictions[key] for key in KEYS}) for x in group]
+            dreamt = [paint({key: x.predictions[key][None] for key in KEYS}) for x in group]
             sides = [np.concatenate([x[:, at] for x, at in zip(side, shown, strict=True)]) for side in (real, dreamt)]
-            parts.append(dream_video(*sides, context))
+            parts.append(dream_video(*sides, CONTEXT))
     return write_video(path, np.concatenate(parts), FRAMES_PER_SECOND)
 
 
@@ -147,16 +140,16 @@ def demonstrate(run: Path, seed: int) -> int:
         return 130
     agent = reverie.load(run)
     episodes = play(agent)
-    score, dreams = mean_return(episodes), dream_all(agent, episodes, CONTEXT)
+    score, dreams = mean_return(episodes), dream_all(agent, episodes)
     print(
         f"\n{'Solved' if score >= SOLVED else 'Not solved'} after {elapsed:.0f} seconds, "
         f"{count_noun(result.env_steps, 'env step')} and {count_noun(result.updates, 'update')}:\n"
         f"mean return {score:.2f} over {EPISODES} new episodes (solved from {SOLVED:g}, at most 1).\n\n"
         "In a dream, the model sees the first frame of an episode. Then it closes its\n"
-        f"eyes, and imagines the rest from the actions alone.\n{describe(dreams, CONTEXT)}\n"
+        f"eyes, and imagines the rest from the actions alone.\n{describe([dream.strip for dream in dreams])}\n"
     )
     page = reverie.export(agent, agent.run / "step.html", world=True, steps=COMPARED).file
-    video = film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4")
+    video = film(agent, dreams[:FILMED], agent.run / "videos" / "dreams.mp4")
     print_written(result, {"step into the dream": page, "episodes and dreams": video}, run)
     return 0 if score >= SOLVED else 1
 

@@ -91,8 +91,8 @@ PAGE = (
     "timeline.js"
 )
 STEP = (
-    "agent/program.py envs/pages/rooms.js viewer/page.py viewer/publish.py viewer/static/program.js "
-    "viewer/static/step.*"
+    "agent/program.py envs/pages/rooms.js viewer/page.py viewer/publish.py viewer/walk.py viewer/static/program.js "
+    "viewer/static/step.* viewer/static/walk.*"
 )
 STRIP = "agent/dream_strip.py log/strip.py log/strip_figure.py"
 PICTURES = {

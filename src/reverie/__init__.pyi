@@ -20,7 +20,6 @@ from .agent.return_estimate import ReturnEstimate as ReturnEstimate
 from .agent.sharing import SharedAgent as SharedAgent
 from .agent.sharing import list_agents as list_agents
 from .agent.sharing import pull as pull
-from .agent.sharing import push as push
 from .agent.sharing import register_model as register_model
 from .agent.world_model_inspector import ImaginedTrajectory as ImaginedTrajectory
 from .agent.world_model_inspector import ModelState as ModelState
@@ -95,6 +94,7 @@ from .run.result import TrainResult as TrainResult
 from .viewer.launch import ViewerServer as ViewerServer
 from .viewer.launch import view as view
 from .viewer.publish import export as export
+from .viewer.publish import push as push
 from .viewer.report import Report as Report
 from .viewer.report import report as report
 

@@ -1,5 +1,6 @@
 """Agents are passed on to a hub, to storage and to folders, and act there as they did here."""
 
+import html
 import json
 import os
 import re
@@ -48,7 +49,7 @@ def played(agent):
 
 
 def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tmp_path):
-    assert main(["push", str(trained), "hf://me/pole"]) == 0
+    assert main(["push", str(trained), "hf://me/pole", "--no-page"]) == 0
     first, files = hub.files("me/pole")
     folder = next(name for name in files if name.endswith(".safetensors")).rpartition("/")[0]
     assert {*files} == {
@@ -62,7 +63,7 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     reverie.load("hf://me/pole")  # it is here
     assert not any("safetensors" in line for line in hub.asked[asked:])
     hub.commits("me/pole")[-1][1]["environments.zip"] = b"a pickle"
-    assert main(["push", str(trained), "hf://me/pole"]) == 0  # another commit, without two checkpoints
+    assert main(["push", str(trained), "hf://me/pole", "--no-page"]) == 0  # another commit, without two checkpoints
     assert sum(name.endswith(".safetensors") for name in hub.files("me/pole")[1]) == 1
     pulled = reverie.pull(f"hf://me/pole@{first}", "old")
     assert sorted(path.name for path in pulled.iterdir() if path.name != "curve.png") == [
@@ -81,18 +82,27 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     assert re.fullmatch(r"reverie: hf://me/nothing: the Hugging Face Hub: .*\n", capsys.readouterr().err)
 
 
-def test_the_page_says_what_it_is_and_how_to_get_it_again(copied, tmp_path, monkeypatch):
+def test_the_report_and_the_card_say_what_it_is_and_how_to_get_it_again(copied, tmp_path, monkeypatch):
+    """With one finding, the same numbers, and commands that work."""
     monkeypatch.chdir(tmp_path)
-    reverie.push(copied, "agent")
-    _, front, page = Path("agent/README.md").read_text().split("---\n", 2)
+    monkeypatch.setattr("reverie.viewer.report.EPISODES", 3)
+    monkeypatch.setattr("reverie.viewer.report.DREAMS", 4)
+    monkeypatch.setattr("reverie.viewer.report.make_walk", lambda *_: None)  # tracing takes long
+    reverie.push(copied, str(tmp_path / "agent"))
+    _, front, card = Path("agent/README.md").read_text().split("---\n", 2)
     head = yaml.safe_load(front)
     assert {"reverie", "dreamer_v3", "CartPole-v1"} < {*head["tags"]}
-    (value,) = (one["value"] for one in head["model-index"][0]["results"][0]["metrics"])
-    assert f"**{value.split(' ')[0]}**" in page
-    assert "95 % interval" in page or "interquartile mean" in page
-    (picture,) = re.findall(r"!\[.*\]\((.*)\)", page)
-    assert Path("agent", picture).read_bytes()[:4] == b"\x89PNG"
-    command = next(line for line in page.splitlines() if line.startswith("reverie train")).partition("#")[0].split()[1:]
+    assert head["model-index"][0]["results"][0]["metrics"][0]["type"] == "mean_reward"
+    report = Path("agent/report.html").read_text(encoding="utf-8")
+    (finding,) = re.findall(r"^\*\*(.*)\*\* ", card, re.MULTILINE)
+    assert f'"title":"{html.unescape(finding)}"' in report
+    assert "[report.html](report.html)" in card
+    for value, unit in re.findall(r"^\| \*\*(.*)\*\* \| (.*) \|$", card, re.MULTILINE):
+        assert f'["{value}","{unit}"]' in report
+    assert 'reverie.load(\\"agent\\")' in report
+    for text in (card, report):
+        assert not [word for word in (tmp_path, copied, Path.home(), Path.cwd()) if str(word) in text]
+    command = next(line for line in card.splitlines() if line.startswith("reverie train")).partition("#")[0].split()[1:]
     assert main([*command, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
     assert Path("runs/again/config.yaml").is_file()
 
@@ -103,8 +113,8 @@ def test_storage_and_folders_hold_agents_and_overwrite_nothing(place, trained, t
     if place.startswith("s3"):
         bucket(*request.getfixturevalue("s3_server"), monkeypatch)
     there = place.format(tmp_path / "shelf")
-    assert main(["push", str(trained), there]) == 0
-    reverie.push(trained, there)
+    assert main(["push", str(trained), there, "--no-page"]) == 0
+    reverie.push(trained, there, page=False)
     assert played(reverie.load(there)) == played(reverie.load(trained))
     assert main(["list", there.removesuffix("/pole")]) == 0
     assert f"{there}  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
@@ -113,7 +123,7 @@ def test_storage_and_folders_hold_agents_and_overwrite_nothing(place, trained, t
     assert main(["info", "here"]) == 0
     assert re.search(r"^updates +-\nepisodes +-$", capsys.readouterr().out, re.MULTILINE)  # those are not shared
     with pytest.raises(ConfigError, match="but no pushed agent: choose another destination"):
-        reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
+        reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")), page=False)
 
 
 def bucket(host, port, monkeypatch):
@@ -129,7 +139,7 @@ def bucket(host, port, monkeypatch):
 def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):
     """An environment in a module beside it is neither imported nor asked for by a pull."""
     monkeypatch.chdir(tmp_path)
-    reverie.push(trained, "shelf")
+    reverie.push(trained, "shelf", page=False)
     config = Path("shelf/config.yaml")
     config.write_text(config.read_text().replace("CartPole-v1", "harm:CartPole-v1"))
     for module in ("harm.py", "shelf/harm.py"):
@@ -162,7 +172,7 @@ def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["agent.json", "config.yaml", "checkpoints/tensors.safetensors"])
 def test_files_of_a_terabyte_are_neither_listed_nor_pulled(name, copied, tmp_path, capsys):
-    reverie.push(copied, str(tmp_path / "shelf/agent"))
+    reverie.push(copied, str(tmp_path / "shelf/agent"), page=False)
     os.truncate(next((tmp_path / "shelf/agent").rglob(name.rpartition("/")[2])), 10**12)
     told = r"has 1,000,000,000,000 bytes"
     if name == "agent.json":
@@ -174,7 +184,7 @@ def test_files_of_a_terabyte_are_neither_listed_nor_pulled(name, copied, tmp_pat
 
 
 def test_a_pulled_folder_has_no_links_out_of_it(copied, tmp_path):
-    reverie.push(copied, str(tmp_path / "shelf"))
+    reverie.push(copied, str(tmp_path / "shelf"), page=False)
     (tmp_path / "mine").write_text("secret")
     (tmp_path / "shelf/README.md").unlink()
     (tmp_path / "shelf/README.md").symlink_to(tmp_path / "mine")

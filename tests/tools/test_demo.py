@@ -4,8 +4,8 @@ import functools
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 import reverie
@@ -29,7 +29,7 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
     monkeypatch.setattr(demo, "FILMED", 2)
     monkeypatch.setattr(demo, "EPISODES", 3)
     monkeypatch.setattr(demo, "COMPARED", 12)
-    monkeypatch.setattr("reverie.viewer.publish.DREAMS", 4)
+    monkeypatch.setattr("reverie.viewer.walk.DREAMS", 4)
     monkeypatch.setattr("reverie.envs.minigrid.TILE_PIXELS", 8)  # drawing takes longer than all the rest
     monkeypatch.setattr(demo, "SIDE_BY_SIDE", 1)
     monkeypatch.setattr(reverie, "train", functools.partial(reverie.train, **short))
@@ -46,15 +46,16 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("cells_off", "sentence"),
+    ("texts", "sentence"),
     [
-        ([[9, 0, 0], [0, 0, 0]], "All 2 dreams are right in every cell of every step."),  # the first row was observed
-        ([[0, 0, 0], [0, 0, 2]], "1 of 2 dreams are right; in another, the agent is 2 cells off at step 2."),
+        (["", ""], "All 2 dreams are right in every cell of every step."),
+        (["", "2 cells off"], "1 of 2 dreams are right; in another, it is 2 cells off at step 2."),
+        (["", "the dream has ended"], "1 of 2 dreams are right; in another, the dream has ended at step 2."),
     ],
 )
-def test_one_sentence_says_where_dreams_go_wrong(demo, cells_off, sentence):
-    dreams = [demo.Dream(None, {}, np.array(row), np.array(row) > 0) for row in cells_off]
-    assert demo.describe(dreams, 1) == sentence
+def test_one_sentence_says_where_dreams_go_wrong(demo, texts, sentence):
+    strips = [SimpleNamespace(parting=2 if text else None, texts=["", "", text]) for text in texts]
+    assert demo.describe(strips) == sentence
 
 
 def test_the_pages_state_what_the_seeds_took():

@@ -628,9 +628,10 @@ def test_the_output_of_a_notebook_works_without_the_server_too(browser, folder, 
         if live and host == "localhost":
             frame.locator("#run[aria-busy=false]").wait_for()  # the page of the server
         else:
+            expect(frame.locator("#play")).to_be_enabled()
+            assert frame.locator("#real img").evaluate("picture => picture.decode().then(() => picture.naturalWidth)")
             frame.get_by_role("button", name="Play").click()
             expect(frame.locator("#row")).not_to_contain_text("row 0")
-            assert frame.locator("#real img").evaluate("picture => picture.naturalWidth") > 0
         assert host == "localhost" or set(asked) == {address}
         page.close()
         notebook.shutdown()

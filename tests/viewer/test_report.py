@@ -1,17 +1,22 @@
 """Reports: findings are true or not said, the page shows the facts, and text from files is text."""
 
 import json
+import shutil
+from pathlib import Path
 from unittest.mock import ANY
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 
 import reverie
-from browser import launched_browser, violations
+from browser import launched_browser, playwright, violations
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError
 from reverie.core.seeding import seeded_rng
+from reverie.core.statistics import RESAMPLES, estimate_interval, interval, iqm
+from reverie.distributed.compare import describe_further_seeds, seeds_to_separate
 from reverie.log.right_dreams import read_right_dreams
 from reverie.viewer.findings import Mean, Share, find, format_number
 
@@ -20,6 +25,7 @@ GOOD, POOR, RANDOM = Mean(90.0, 85.0, 95.0, 20), Mean(22.0, 15.0, 30.0, 20), Mea
 BEST, NEXT = Mean(92.0, 88.0, 96.0, 20), Mean(91.0, 87.0, 95.0, 20)
 CURVE = [(100, 20.0, POOR), (500, 92.0, BEST), (900, 91.0, NEXT), (1000, 90.0, GOOD)]
 LAGGING = [(490, Share(40, 100)), (1000, Share(97, 100))]
+ESTIMATE = {"value": RANDOM, "recorded": POOR, "discount": 0.99, "method": "FQE"}
 CRITIC = {"expected": 60.0, "actual": 40.0, "error": Mean(20.0, 12.0, 28.0, 15)}
 
 
@@ -53,6 +59,22 @@ CRITIC = {"expected": 60.0, "actual": 40.0, "error": Mean(20.0, 12.0, 28.0, 15)}
         ({"score": GOOD, "failures": ["lava"] * 7 + ["time is up"] * 4}, "7 of 11 failures end the same way: lava."),
         ({"score": GOOD, "failures": ["lava"] * 6 + ["time is up"] * 5}, "A mean return"),
         ({"score": GOOD, "failures": ["lava"] * 9}, "A mean return"),
+        (
+            {"score": GOOD, "tasks": {"1": Share(0, 10), "2": Share(9, 10), "3": Share(10, 10)}},
+            "It reaches the goal of task 1 in 0 % of its episodes, that of the others in 90 to 100 %.",
+        ),
+        ({"score": GOOD, "tasks": {"1": Share(4, 10), "2": Share(9, 10)}}, "A mean return"),  # the intervals overlap
+        ({"score": GOOD, "tasks": {"1": Share(0, 9), "2": Share(9, 9)}}, "A mean return"),
+        (
+            {"score": GOOD, "offline": True, "data": {"episodes": 3, "mean": 9.0, "best": 30.0}},
+            "A mean return of 90.0 [85.0, 95.0] over 20 episodes, where the data's 3 episodes have a mean of 9 and a "
+            "best of 30.0.",
+        ),
+        (
+            {"offline": True, "estimate": ESTIMATE},
+            "FQE estimates a discounted return of 20.0 [14.0, 26.0], where the recorded episodes have 22.0",
+        ),
+        ({"offline": True, "data": {"episodes": 3}}, "Not evaluated: it learned from 3 episodes."),
     ],
 )
 def test_a_finding_is_said_inside_its_rule_alone(facts, title):
@@ -71,14 +93,14 @@ def test_numbers_have_intervals_and_one_form():
 def page(trained, tmp_path_factory):
     """The report of a run, and its facts."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    return reverie.report(trained, path, episodes=12, dreams=6, frames=3)
+    return reverie.report(trained, out=path, episodes=12, dreams=6, frames=3)
 
 
 def test_its_facts_are_those_of_the_run(trained, page):
     """One of the episodes is played by hand."""
     agent = reverie.load(trained)
     facts = page.facts
-    again = reverie.report(agent, page.path.with_suffix(".json"), episodes=12, dreams=0, frames=0)
+    again = reverie.report(agent, out=page.path.with_suffix(".json"), episodes=12, dreams=0, frames=0)
     assert json.loads(again.path.read_text())["score"] == facts["score"]
     assert facts["score"]["value"] == pytest.approx(np.mean([episode["return"] for episode in facts["episodes"]]))
     env, episode = gymnasium.make("CartPole-v1"), facts["episodes"][3]
@@ -120,6 +142,175 @@ def test_the_page_shows_them(page):
         assert violations(audited) == []
 
 
+@pytest.mark.parametrize(("spreads", "difference"), [((1.0, 1.0), 2.0), ((1.5, 0.3), 1.4)])
+def test_the_named_seeds_separate_the_intervals(spreads, difference):
+    """In 4 of 5 repetitions: less often with a fifth fewer seeds, more often with a fifth more."""
+    seeds, rng = seeds_to_separate(difference, *spreads), np.random.default_rng(0)
+
+    def apart(count):
+        first, second = (rng.normal(mean, s, count) for mean, s in zip((0, difference), spreads, strict=True))
+        return interval(iqm, first, resamples=RESAMPLES)[1] < interval(iqm, second, resamples=RESAMPLES)[0]
+
+    few, many = (np.mean([apart(round(seeds * part)) for _ in range(400)]) for part in (0.8, 1.2))
+    assert few < 0.8 < many
+
+
+def test_what_further_seeds_would_tell():
+    def seeds(*scores):
+        return scores, estimate_interval(iqm, scores)
+
+    def say(**scores):
+        return describe_further_seeds({name: seeds(*values) for name, values in scores.items()})
+
+    sentence = "2 more seeds of sac give an interval. 1 more seed of td3 gives an interval."
+    assert say(sac=(1, 2, 3), td3=(1, 2, 3, 4)) == sentence
+    assert say(sac=(1, 2, 3, 4, 5), td3=(11, 12, 13, 14, 15)) == ""
+    assert say(sac=(1, 2, 3, 4, 5)) == ""
+    spread = np.std([1, 2, 3, 4, 5], ddof=1)
+    text = say(sac=(1, 2, 3, 4, 5), td3=(2, 3, 4, 5, 6))
+    assert "If the difference of td3 and sac really is 1, more than 64 seeds each would separate" in text
+    assert seeds_to_separate(1.0, spread, spread) > 64
+    text = say(sac=(1, 2, 3, 4, 5), td3=(3, 4, 5, 6, 7))
+    assert f"about {seeds_to_separate(2.0, spread, spread)} seeds each would" in text
+
+
+def test_several_runs_are_compared_by_their_settings(logged_run, tmp_path):
+    """The numbers are computed by hand from the scores of the files."""
+    first, second = [10.0, 20.0, 30.0, 40.0, 50.0], [15.0, 25.0]
+    for seed, final in enumerate(first):
+        logged_run(tmp_path / f"a{seed}", [1.0, final], final, seed=seed)
+    for seed, final in enumerate(second):
+        logged_run(tmp_path / f"b{seed}", [2.0, final], final, seed=seed, learning_starts=7)
+    page = reverie.report(str(tmp_path / "a*"), tmp_path / "b0", tmp_path / "b1", out=tmp_path / "report.html")
+    a, b = page.facts["groups"]
+    assert ([*a["score"]["scores"]], [*b["score"]["scores"]]) == (first, second)
+    assert (a["score"]["mean"], a["score"]["interval"]["value"]) == (30.0, 30.0)
+    assert page.facts["improvement"][0][2] == 0.7  # of 10 pairs
+    assert page.finding.startswith("Cannot tell which is best on CartPole-v1 after 200 env steps, as ")
+    assert page.facts["findings"][0]["support"].startswith("3 more seeds of ")
+    assert page.numbers[0][1] == f"IQM of 5 seeds of {a['label']}"
+    assert a["runs"] == [f"a{seed}" for seed in range(5)]
+    text = page.path.read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    with launched_browser() as browser:
+        look_at(browser, page.path)
+    alone = reverie.report(tmp_path / "b*0", out=tmp_path / "alone.json")  # without a checkpoint: what it has logged
+    assert alone.finding == "A mean return of 15.0 over 1 episode, after 200 env steps."
+    with pytest.raises(ConfigError, match="several runs are compared by their folders"):
+        reverie.report(tmp_path / "b0", lambda obs: 0)
+
+
+def look_at(browser, path, width=390):
+    """Open a page, which loads nothing, complains of nothing, and has no sideways scroll."""
+    looked, complaints = browser.new_page(viewport={"width": width, "height": 900}), []
+    looked.on("console", lambda said: complaints.append(said.text))
+    looked.on("pageerror", lambda error: complaints.append(str(error)))
+    looked.on("request", lambda asked: asked.url.startswith(("data:", "file:")) or complaints.append(asked.url))
+    looked.goto(path.as_uri())
+    looked.locator("html[data-ready]").wait_for(state="attached")
+    assert looked.evaluate("document.documentElement.scrollWidth") == width
+    assert complaints == []
+    return looked
+
+
+def test_the_data_of_an_offline_run_come_first(tmp_path):
+    steps = np.arange(60)
+    rewards = np.where(steps < 10, 3.0, 1.0)
+    np.savez(tmp_path / "log.npz", observations=np.sin(steps)[:, None], actions=np.cos(steps)[:, None],
+             rewards=rewards, terminals=steps % 10 == 9, timeouts=np.zeros(60))  # fmt: skip
+    quiet = {"tensorboard": False, "console": False, "data.estimate_updates": 4}
+    reverie.train("bc", data=str(tmp_path / "log.npz"), updates=4, run=tmp_path / "run", **quiet)
+    page = reverie.report(tmp_path / "run")
+    data, estimate = page.facts["data"], json.loads((tmp_path / "run/estimate.json").read_text())
+    assert (data["label"], data["episodes"], data["terminal"], data["length"]) == ("log.npz", 6, 6, 10.0)
+    assert (data["mean"], data["best"], data["worst"]) == (80 / 6, 30.0, 10.0)
+    assert data["histogram"]["counts"] == [5, *[0] * 18, 1]
+    value = format_number(estimate["return"]["value"])
+    assert page.finding.startswith(f"Fitted Q evaluation (FQE) estimates a discounted return of {value}")
+    assert page.facts["estimate"]["recorded"]["value"] == estimate["recorded_return"]["value"]
+    assert page.facts["commands"].endswith("bc --config run/config.yaml --data log.npz --run run-again")
+    text = page.path.read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    assert text.index('"title":"Data"') < text.index('"title":"Load it, train it again"')
+
+
+def test_success_is_told_by_task(tmp_path):
+    agent = reverie.load(lambda obs: np.zeros(1, np.float32), env=Tasks)
+    page = reverie.report(agent, out=tmp_path / "facts.json", episodes=30)
+    shares = {task: (share["right"], share["total"]) for task, share in page.facts["tasks"].items()}
+    assert shares == {"1": (0, 10), "2": (10, 10), "3": (0, 10)}
+    assert (page.facts["success"]["right"], page.facts["success"]["total"]) == (10, 30)
+    titles = [finding["title"] for finding in page.facts["findings"]]
+    assert "It reaches the goal of task 2 in 100 % of its episodes, that of the others in 0 %." in titles
+    assert [episode["task"] for episode in page.facts["episodes"][:4]] == [1, 2, 3, 1]
+
+
+class Tasks(gymnasium.Env):
+    """Three tasks, of which only the second succeeds."""
+
+    num_tasks = 3
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.task = (options or {}).get("task_id", 1)
+        return np.zeros(1, np.float32), {"goal": np.ones(1, np.float32)}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {"success": self.task == 2}
+
+
+def test_a_run_whose_environment_is_missing_has_what_it_logged(trained, tmp_path):
+    """And what its files say is shown as text, packages of another version in words."""
+    copied = Path(shutil.copytree(trained, tmp_path / "run"))
+    hostile = "</script><img src=x onerror='window.hurt = 2'>{{data}}"
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    config["experiment"]["env"]["id"] = "NoSuchPlace-v0"
+    config["experiment"]["replay_ratio"] = 0.37
+    config |= {"packages": {"gymnasium": "0.0.1", hostile: "1"}, "custom": {"sinks": "/home/jane doe/sink.py"}}
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    page = reverie.report(copied)
+    scores = json.loads((copied / "eval.json").read_text())["scores"]
+    assert page.facts["score"]["value"] == np.mean(scores)
+    assert page.finding.startswith("A mean return of ")
+    assert page.facts["data"]["label"] == "rows that the run keeps"
+    assert page.facts["data"]["rows"] > 100
+    assert any(line.startswith("replay_ratio: ") and line.endswith("-> 0.37") for line in page.facts["changes"])
+    with launched_browser() as browser:
+        looked = look_at(browser, page.path)
+        text = looked.inner_text("body")
+        assert "Trained with gymnasium 0.0.1; version " in text
+        assert f"Trained with {hostile} 1; no version was installed when this page was made." in text
+        assert "sinks = sink.py was passed from Python: pass it again." in text
+        assert "it shows what the run has logged" in text
+        assert looked.evaluate("window.hurt") is None
+
+
+def test_the_agent_acts_in_the_page_by_its_program(tmp_path):
+    """The first action that it takes is the most probable one; what does not fit is left out."""
+    run, quiet = tmp_path / "ppo", {"tensorboard": False, "console": False, "eval_episodes": 0}
+    reverie.train("ppo", env="CartPole-v1", steps=256, run=run, **quiet)
+    page = reverie.report(run, episodes=2, frames=2)
+    with launched_browser() as browser:
+        looked = look_at(browser, page.path)
+        texts = looked.locator("#futures li b").all_inner_texts()
+        chances = [int(text.strip(" %")) for text in texts]
+        assert sum(chances) == 100
+        looked.get_by_role("button", name="Let the agent act").click()
+        playwright.expect(looked.locator("#real span")).to_contain_text("row 3", timeout=30_000)
+        assert looked.evaluate("location.hash").startswith(f"#seed=1&actions={int(np.argmax(chances))}")
+    size = page.path.stat().st_size
+    small = reverie.report(run, out=tmp_path / "small.html", episodes=2, frames=2, max_bytes=size - 1000)
+    text = small.path.read_text()
+    assert small.path.stat().st_size < size
+    assert "Too large for this page: the agent's program (" in text
+    assert '"title":"Episodes"' in text
+    assert 'id="program"' not in reverie.report(run, episodes=2, frames=0, program="none").path.read_text()
+    with pytest.raises(ConfigError, match=r"max_bytes = 1,000: the page has .* bytes without pictures"):
+        reverie.report(run, episodes=2, frames=2, max_bytes=1000)
+
+
 def test_it_says_nothing_of_this_machine(trained, page):
     text = page.path.read_text(encoding="utf-8")
     assert str(trained.parent) not in text
@@ -139,4 +330,4 @@ def test_the_command_and_what_it_refuses(trained, tmp_path, capsys):
     assert main(["report", str(trained), "--out", str(out), "--episodes", "2", "--dreams", "0", "--frames", "0"]) == 0
     assert json.loads(out.read_text())["findings"][0]["title"] in " ".join(capsys.readouterr().out.split())
     with pytest.raises(ConfigError, match="episodes = -1"):
-        reverie.report(trained, out, episodes=-1)
+        reverie.report(trained, out=out, episodes=-1)

@@ -128,7 +128,7 @@ def test_what_a_file_says_is_text(browser, tmp_path):
 
 
 def test_an_environment_without_a_page_program_says_so(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("reverie.viewer.publish.find_page_program", lambda env: None)
+    monkeypatch.setattr("reverie.viewer.walk.find_page_program", lambda env: None)
     with pytest.raises(ConfigError, match="CartPole-v1 has no page program, which draws it in a page: set"):
         reverie.export(trained, tmp_path / "step.html", world=True)
     assert list(tmp_path.iterdir()) == []

@@ -88,7 +88,7 @@ def dream(
         data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig. The first episodes
             with ``context + horizon`` rows are used; if there are fewer than ``episodes``, also the longest others.
             None: the agent plays.
-        strip: file for the strip of the first episode: NAME.png, NAME.svg, or NAME.html. None: strip.png beside the
+        strip: file for the strip of the first episode: NAME.png or NAME.svg. None: strip.png beside the
             other files, if observations can be drawn.
 
     Raises:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
+from reverie.agent.dream_figures import Arrays
 from reverie.agent.dream_report import open_played_episodes, predict_open_loop, stack_windows
 from reverie.agent.dream_strip import make_dream_strip
 from reverie.algos.base import prediction_name
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import MASK_KEY, ActionSpec
-from reverie.core.types import Batch, Mode, Step
+from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.log.strip import Strip
 from reverie.nn.exploration import StatelessStorage
 from reverie.run.collect import random_flat_actions
 
@@ -46,7 +49,7 @@ class RandomPolicy(StatelessStorage[Any]):
 
 
 def play_beginnings(agent: Agent, episodes: int = 100, *, random: bool = False) -> list[Batch]:
-    """Play new episodes with the agent's actions or ``random`` ones; return batches ``[B, T]`` of one length each.
+    """Play new episodes with the agent's actions or ``random`` ones; return those of more than a row, ``[1, T]`` each.
 
     Episodes are cut off one row and ``algo.horizon`` steps after their first row.
 
@@ -57,7 +60,7 @@ def play_beginnings(agent: Agent, episodes: int = 100, *, random: bool = False) 
     policy = RandomPolicy(agent.action_spec, seed) if random else None
     source = open_played_episodes(agent, CONTEXT + dream_horizon(agent), "eval", seed, policy, episodes)
     with source as (played, _), seeded_rng(seed):
-        return _group_by_length(itertools.islice(played, episodes))
+        return [episode for episode in itertools.islice(played, episodes) if episode.shape[1] > CONTEXT]
 
 
 def dream_horizon(agent: Agent) -> int:
@@ -65,36 +68,42 @@ def dream_horizon(agent: Agent) -> int:
     return int(getattr(agent.config.algo, "horizon", 15))
 
 
-def count_right_dreams(agent: Agent, batches: Sequence[Batch]) -> RightDreams:
-    """Return how many dreams of episodes are right: the model observes the first row and imagines the others.
-
-    A dream is right if no row of :func:`make_dream_strip` parts from the episode.
+def count_right_dreams(agent: Agent, episodes: Sequence[Batch]) -> RightDreams:
+    """Return how many dreams of episodes ``[1, T]`` are right: see :func:`dream_episodes`.
 
     Raises:
         ConfigError: the algorithm has no world model.
     """
     with seeded_rng(derived_seeds(agent.config.seed)["test"]):
-        verdicts = [is_right for batch in batches for is_right in judge_dreams(agent, batch)]
-    return RightDreams(sum(verdicts), len(verdicts))
+        dreams = dream_episodes(agent, episodes)
+    return RightDreams(sum(strip.parting is None for _, strip in dreams), len(dreams))
 
 
-def _group_by_length(episodes: Iterable[Batch]) -> list[Batch]:
-    """Return episodes ``[1, T]`` of more than a row as batches ``[B, T]`` of one length each."""
-    groups = defaultdict[int, list[Batch]](list)
-    for episode in episodes:
-        groups[episode.shape[1]].append(episode)
-    return [stack_windows(group) for length, group in sorted(groups.items()) if length > CONTEXT]
+def dream_episodes(agent: Agent, episodes: Sequence[Batch], context: int = CONTEXT) -> list[tuple[Arrays, Strip]]:
+    """Let the model observe ``context`` rows of longer episodes ``[1, T]``, and imagine the others from the actions.
+
+    Returns:
+        For each episode the predictions ``[T, ...]``, and the strip. The dream is right if no row of the strip parts
+        from the episode.
+    """
+    if not episodes:
+        return []
+    longest = max(episode.shape[1] for episode in episodes)
+    predicted = predict_open_loop(agent, stack_windows([_pad(episode, longest) for episode in episodes]), context)
+    parts = [{k: x[i, : episode.shape[1]] for k, x in predicted.items()} for i, episode in enumerate(episodes)]
+    return [(part, _make_strip(agent, episode, part, context)) for part, episode in zip(parts, episodes, strict=True)]
 
 
-def judge_dreams(agent: Agent, batch: Batch) -> Sequence[bool]:
-    """Return for each episode of a batch ``[B, T]`` whether its dream is right."""
-    predicted = predict_open_loop(agent, batch, CONTEXT)
-    origins = ["seen"] * CONTEXT + ["imagined"] * (batch.shape[1] - CONTEXT)
-    real = {prediction_name(key): x.numpy() for key, x in batch.obs.items()} | {"reward": batch.reward.numpy()}
-    return [
-        make_dream_strip(
-            agent.obs_spec, {k: x[i] for k, x in real.items()}, {k: x[i] for k, x in predicted.items()}, origins,
-            is_terminal=bool(batch.is_terminal[i, -1]),
-        ).parting is None
-        for i in range(batch.shape[0])
-    ]  # fmt: skip
+def _pad(episode: Batch, length: int) -> Batch:
+    """Return an episode ``[1, T]`` with its last row repeated, ``[1, length]``: all are dreamt in one batch."""
+    rows = torch.arange(length).clamp(max=episode.shape[1] - 1)
+    columns = {name: getattr(episode, name)[:, rows] for name in ("action", "reward", *FLAGS)}
+    return replace(episode, obs={key: x[:, rows] for key, x in episode.obs.items()}, extras={}, **columns)
+
+
+def _make_strip(agent: Agent, episode: Batch, predicted: Arrays, context: int) -> Strip:
+    real = {prediction_name(key): x[0].numpy() for key, x in episode.obs.items()} | {
+        "reward": episode.reward[0].numpy()
+    }
+    origins = ["seen"] * context + ["imagined"] * (episode.shape[1] - context)
+    return make_dream_strip(agent.obs_spec, real, predicted, origins, is_terminal=bool(episode.is_terminal[0, -1]))

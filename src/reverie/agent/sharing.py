@@ -6,25 +6,24 @@ Or in a tracker's registry.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
+import shlex
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import imageio.v3 as imageio
 import torch
 import yaml
-from PIL import Image
 
 from reverie.agent.agent_file import without_folders, write_agent_folder
 from reverie.agent.loading import check_code
-from reverie.agent.player import actions_label
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
@@ -60,28 +59,25 @@ class SharedAgent:
     """``algorithm``, ``env``, ``step``, the versions of reverie and PyTorch, and perhaps ``score``."""
 
 
-def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False) -> str:
-    """Upload the agent of a run: weights, settings, spaces, evaluation, and a model card with an image.
+class AgentPage(NamedTuple):
+    """A page about an agent, in the folder that is shared, and what the model card says of it."""
 
-    No rows, no code.
+    finding: str
+    support: str
+    numbers: list[list[str]]
+    """Numbers, each with what it measures."""
 
-    Args:
-        run: the run folder.
-        destination: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
-            ``s3://BUCKET/NAME`` or another fsspec URL; or a folder, which is new or contains a pushed agent.
-        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
-            newest.
-        private: create the repository as private.
 
-    Returns:
-        Argument for :func:`reverie.load`; for the Hub, without the commit.
+PAGE = "report.html"
+"""The page in a shared folder."""
+MakePageFn = Callable[[Path, Path], AgentPage | None]
+"""Writes the page of a checkpoint to a file; None if there is nothing to show."""
 
-    Raises:
-        ReverieError: the run or checkpoint does not exist, or the destination cannot be reached, denies access, or
-            contains something else.
-        UntrustedError: the run names a module that belongs to no installed package and that you have not named
-            yourself.
-    """
+
+def upload_agent(
+    run: Path | str, destination: str, *, checkpoint: Path | str | None, private: bool, make_page: MakePageFn
+) -> str:
+    """Upload the agent of a run, with the page that ``make_page`` writes: see :func:`reverie.push`."""
     folder = RunFolder.from_path(run)
     saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
@@ -91,7 +87,9 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         metadata = _agent_metadata(folder, saved, path)
         if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
             write_json(model / "eval.json", without_folders(read_final_result(folder.evaluation) or {}))
-        (model / "README.md").write_text(_model_card(model, folder, saved, metadata, destination), encoding="utf-8")
+        page = make_page(path, model / PAGE)
+        card = _model_card(model, folder, saved, metadata, destination, page)
+        (model / "README.md").write_text(card, encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
             with tracker_module("huggingface_hub", destination) as client:
@@ -213,8 +211,9 @@ def _write_agent_folder(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
 
 
 def _model_card(
-    model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str
-) -> str:
+    model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str,
+    page: AgentPage | None,
+) -> str:  # fmt: skip
     """Return the model card of an agent, and save its image in ``model``, the folder to share."""
     algorithm, env, name = metadata["algorithm"], metadata.get("env"), destination.rstrip("/").rpartition("/")[2]
     destination = without_folders(destination)
@@ -224,45 +223,22 @@ def _model_card(
     is_offline = saved.experiment.get("experience") == "offline"
     training = f"updates on {metadata.get('data')}" if is_offline else "steps of training"
     lines = [f"# {_title(metadata)}", f"A [reverie]({HOME}) agent after {int(metadata['step']):,} {training}."]
-    if picture := _picture(model, folder):
-        lines.append(f"![{picture.stem}]({picture.name})")
+    if page is not None:
+        rows = [f"| **{html.escape(value)}** | {html.escape(unit)} |" for value, unit in page.numbers]
+        lines += [
+            f"**{html.escape(page.finding)}** {html.escape(page.support)}",
+            "\n".join(["| | |", "|---|---|", *rows]),
+        ]
+        lines.append(f"[{PAGE}]({PAGE}) shows its episodes, curves and settings: one file, no server.")
+    for image in [image for image in (folder.dream / "strip.png", folder.curve) if image.is_file()][:1]:
+        lines.append(f"![{image.stem}]({Path(shutil.copy2(image, model)).name})")
     if score := evaluation.get("score"):
         metric = {"type": "mean_reward", "name": "mean return", "value": f"{score['mean']:.2f} +/- {score['std']:.2f}"}
         task = {"task": {"type": "reinforcement-learning"}, "dataset": {"name": env, "type": env}}
         head["model-index"] = [{"name": name, "results": [task | {"metrics": [metric]}]}]
-        lines.append(_format_score(score, evaluation))
-    lines += [_spaces(read_spec(folder) or {}), _commands(metadata, saved, destination)]
+    lines.append(_commands(metadata, saved, destination))
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
     return "\n\n".join([f"---\n{front}---", *lines]) + "\n"
-
-
-def _format_score(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> str:
-    low, high = score.get("iqm_low"), score.get("iqm_high")
-    sure = "" if low is None or high is None else f" (95 % interval {low:.2f} to {high:.2f})"
-    return (
-        f"Mean return **{score['mean']:.2f}**, interquartile mean {score['iqm']:.2f}{sure}, standard deviation "
-        f"{score['std']:.2f}, over {evaluation['episodes']} episodes with {actions_label(evaluation['deterministic'])}."
-    )
-
-
-def _picture(model: Path, folder: RunFolder) -> Path | None:
-    """Copy the dream strip, the learning curve, or the middle frame of the newest video, into ``model``."""
-    for image in filter(Path.is_file, (folder.dream / "strip.png", folder.curve)):
-        return Path(shutil.copy2(image, model))
-    videos = sorted(folder.videos.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
-    if not videos:
-        return None
-    frames, picture = imageio.imread(videos[-1]), model / "frame.png"  # [T, H, W, 3]
-    Image.fromarray(frames[len(frames) // 2]).save(picture)
-    return picture
-
-
-def _spaces(spec: Mapping[str, Any]) -> str:
-    rows = [f"| observation `{key}` | {x['kind']} | {x['shape']} |" for key, x in spec.get("observation", {}).items()]
-    for key, part in spec.get("action", {}).items():
-        size = f"classes {part['classes']}" if part["classes"] else f"{part['size']} numbers"
-        rows.append(f"| action `{key}` | {part['kind']} | {size} |")
-    return "\n".join(["| | kind | shape |", "|---|---|---|", *rows])
 
 
 def _title(metadata: Mapping[str, str]) -> str:
@@ -273,20 +249,25 @@ def _title(metadata: Mapping[str, str]) -> str:
 
 def _commands(metadata: Mapping[str, str], saved: SavedConfig, destination: str) -> str:
     env = "" if "env" in metadata else " --env ENV"
-    paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
-    names = ["DATA" if path.startswith(OBJECT) else path for path in without_folders(paths)]
-    own_data = f" --data {' '.join(names)}" if names != paths else ""
     notes = "".join(
         f"\n{key} = {value} was passed from Python: pass it again."
         for key, value in without_folders(saved.custom).items()
     )
-    train = f"reverie train {metadata['algorithm']} --config agent/config.yaml{own_data} --run runs/again"
+    train = format_train_command(saved, "agent/config.yaml", "runs/again")
     return (
         f"```sh\npip install reverie-rl\nreverie eval {destination}{env}\nreverie pull {destination} --to agent\n"
         f"{train}   # trains it again\n```\n\n"
         f'In Python: `agent = reverie.load("{destination}")`. Weights are safetensors, settings YAML, spaces JSON: '
         f"loading them runs no code.{notes}"
     )
+
+
+def format_train_command(saved: SavedConfig, config: str, run: str) -> str:
+    """Return the command that trains an agent again, with the settings in ``config``; names of data have no folders."""
+    paths = list(split_paths(saved.experiment.get("data", {}).get("path", "")))
+    names = ["DATA" if path.startswith(OBJECT) else path for path in without_folders(paths)]
+    data = f" --data {shlex.join(names)}" if names != paths else ""
+    return f"reverie train {saved.algorithm} --config {shlex.quote(config)}{data} --run {shlex.quote(run)}"
 
 
 # ---------------------------------------------------------------- the registry of a tracker

@@ -85,7 +85,7 @@ class ReachCommand(RunOptions, EnvOverride):
     seed: int | None = None
     """Seed of the environment."""
     strip: Path | None = None
-    """File (.png, .svg or .html) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
+    """File (.png or .svg) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
@@ -242,26 +242,38 @@ class ExportCommand(RunOptions, EnvOverride):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportCommand(RunOptions, EnvOverride):
-    """Write a page about a run: findings, curves, episodes and dreams, in one file that needs no server."""
+class ReportCommand(EnvOverride, TrustOption):
+    """Write a page about a run, or about several that are compared: one file that needs no server."""
 
+    runs: Annotated[tuple[str, ...], Positional("RUN")]
+    """A run folder or a shared agent; or several runs, folders of runs, or patterns."""
     out: Path | None = None
-    """The page; the numbers alone if it ends in .json. None: report.html in the run folder."""
+    """The page; the numbers alone if it ends in .json. None: report.html, in the folder of a single run."""
     episodes: int = 20
     """New episodes of the agent. 0: only what the run has logged."""
     dreams: int = 100
     """Dreams of a world model to judge, for each snapshot. 0: none."""
     frames: int = 8
     """Pictures of each shown episode. 0: none."""
+    program: Literal["auto", "none", "float16", "int8"] = "auto"
+    """Weights with which the agent acts in the page, if its environment can be drawn there. auto: int8 if float16 is
+    too large."""
+    max_bytes: float = 3e6
+    """Size of the page. What does not fit is left out, the largest part first."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
+    device: str = "auto"
+    """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
 
     def __call__(self) -> None:
         from reverie.viewer.report import report
 
-        names = ("episodes", "dreams", "frames", "env", "checkpoint", "device")
+        names = ("out", "episodes", "dreams", "frames", "program", "max_bytes")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        page = report(self.run, self.out, **options)
+        loading = {name: x for name in ("env", "checkpoint", "device") if (x := getattr(self, name)) is not None}
+        page = report(*self.runs, **options, **loading)
         show(page.finding)
-        print_files({"report": page.path}, self.run)
+        print_files({"report": page.path}, Path(self.runs[0]))
 
 
 @dataclass(frozen=True, kw_only=True)

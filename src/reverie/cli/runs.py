@@ -160,7 +160,7 @@ class RegisterCommand(TrustOption):
 
 @dataclass(frozen=True, kw_only=True)
 class PushCommand(TrustOption):
-    """Upload the agent of a run: weights, settings, evaluation and a model card."""
+    """Upload the agent of a run: weights, settings, evaluation, its report and a model card."""
 
     run: Annotated[Path, Positional("RUN")]
     """Run folder."""
@@ -170,11 +170,14 @@ class PushCommand(TrustOption):
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
     private: bool = False
     """Create the repository on the Hub as private."""
+    page: bool = True
+    """Play episodes for report.html, whose finding is in the model card. --no-page: the environment is not needed."""
 
     def __call__(self) -> None:
-        from reverie.agent.sharing import push
+        from reverie.viewer.publish import push
 
-        pushed = push(self.run, self.location, checkpoint=self.checkpoint, private=self.private)
+        names = ("checkpoint", "private", "page")
+        pushed = push(self.run, self.location, **{name: getattr(self, name) for name in names})
         show(f"pushed; reverie eval {pushed}")
 
 

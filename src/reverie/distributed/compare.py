@@ -15,6 +15,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError, count_noun, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.logger import logger
+from reverie.core.statistics import MIN_RUNS, IntervalEstimate
 from reverie.log.aggregate import (
     ComparedSetting,
     Comparison,
@@ -44,6 +45,12 @@ MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patienc
                "data", "seed")  # fmt: skip
 """Settings that determine how a run is measured and compared."""
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+NORMAL_95, NORMAL_80 = 1.96, 0.8416
+"""Quantiles of the normal distribution: of intervals of 95 %, and of 4 of 5 repetitions."""
+IQM_SPREAD = 1.195**0.5
+"""Standard deviation of the IQM of normal scores, a mean trimmed by a quarter at both ends, over that of their mean."""
+MAX_SEEDS = 64
+"""More seeds than these are not named."""
 
 
 def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
@@ -293,3 +300,44 @@ def _warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]], w
     if changes:
         more_text = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         warn(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")
+
+
+# ---------------------------------------------------------------- further seeds
+
+
+def describe_further_seeds(scores: Mapping[str, tuple[Sequence[float], IntervalEstimate]]) -> str:
+    """Say which further seeds would show the best of several settings; "" if their intervals show it, or it is alone.
+
+    ``scores``: of the seeds of each setting, and their IQM with its interval.
+    """
+    if missing := {label: MIN_RUNS - len(seeds) for label, (seeds, _) in scores.items() if len(seeds) < MIN_RUNS}:
+        return " ".join(
+            f"{count_noun(count, 'more seed')} of {label} give{'s' * (count == 1)} an interval."
+            for label, count in missing.items()
+        )
+    (best, (seeds, top)), *rivals = sorted(scores.items(), key=lambda item: -item[1][1].value)
+    unclear = [(label, rival, iqm) for label, (rival, iqm) in rivals if not iqm.high < top.low]
+    if not unclear or not (gap := top.value - unclear[0][2].value):
+        return ""
+    label, rival, _ = unclear[0]
+    spreads = float(np.std(seeds, ddof=1)), float(np.std(rival, ddof=1))
+    size = f"{gap:,.0f}" if gap >= 100 else f"{gap:.3g}"
+    whole, half = (_count_text(seeds_to_separate(difference, *spreads)) for difference in (gap, gap / 2))
+    return (
+        f"If the difference of {best} and {label} really is {size}, {whole} seeds each would separate the "
+        f"intervals in 4 of 5 repetitions; if it is half of that, {half}."
+    )
+
+
+def seeds_to_separate(difference: float, *spreads: float) -> int:
+    """Return from how many seeds each on the intervals of two IQMs are apart in 4 of 5 repetitions.
+
+    Scores are normal, with two standard deviations ``spreads``. The IQMs then have standard deviations c s / sqrt(n),
+    and their ``difference`` has to exceed the sum of both half intervals with probability 0.8.
+    """
+    width = NORMAL_95 * sum(spreads) + NORMAL_80 * math.hypot(*spreads)
+    return max(MIN_RUNS, math.ceil((IQM_SPREAD * width / difference) ** 2))
+
+
+def _count_text(seeds: int) -> str:
+    return f"about {seeds}" if seeds <= MAX_SEEDS else f"more than {MAX_SEEDS}"

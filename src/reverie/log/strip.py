@@ -12,8 +12,8 @@ from reverie.core.errors import ConfigError
 
 COLUMNS = 12
 """Default number of pictures."""
-STRIP_FORMATS = (".png", ".svg", ".html")
-"""File types of a strip; a page holds the SVG figure."""
+STRIP_FORMATS = (".png", ".svg")
+"""File types of a strip."""
 
 
 @dataclass(frozen=True, kw_only=True)

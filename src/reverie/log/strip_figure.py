@@ -1,8 +1,7 @@
-"""Draw a strip: PNG, an SVG figure that follows the theme of its reader, or a page with that figure."""
+"""Draw a strip: PNG, or an SVG figure that follows the theme of its reader."""
 
 from __future__ import annotations
 
-import html
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -42,12 +41,7 @@ def write_strip(path: Path, strip: Strip, real: Sequence[np.ndarray], dream: Seq
         write_atomic(path, content.getvalue())
         return path
     figure.savefig(content, format="svg")
-    svg = themed_svg(content.getvalue().decode())
-    if path.suffix == ".html":
-        title = f"<!doctype html><meta charset=utf-8><title>{html.escape(strip.sentence)}</title>"
-        style = "<style>body{margin:2vw;background:var(--c3)}svg{width:100%;height:auto}</style>"
-        svg = title + style + svg[svg.index("<svg") :]
-    write_atomic(path, svg)
+    write_atomic(path, themed_svg(content.getvalue().decode()))
     return path
 
 

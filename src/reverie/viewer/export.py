@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import html
 import io
-import json
 import math
 import tempfile
 from collections.abc import Mapping
@@ -33,6 +31,7 @@ from reverie.log.video import (
     write_video,
 )
 from reverie.viewer.episode_source import SIDE, decode_png
+from reverie.viewer.page import STATIC, make_page
 from reverie.viewer.session import Session
 from reverie.viewer.timeline import CONTEXT
 
@@ -61,7 +60,7 @@ Cell = tuple[bytes | None, str, str]
 
 
 def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministic: bool) -> str:
-    """Play an episode and write its strip, PNG, SVG or HTML, of an agent without a world model too; say what it shows.
+    """Play an episode and write its strip, PNG or SVG, of an agent without a world model too; say what it shows.
 
     Raises:
         ConfigError: another file type.
@@ -175,12 +174,8 @@ def standalone_page(session: Session, name: str) -> str:
         pngs = session.picture(row["t"])
         rows.append(row | {"png": [None if png is None else _encode_base64(png) for png in pngs]})
     content = {"name": name, "about": session.info(), "rows": rows, "strip": vars(session.strip())}
-    data = json.dumps(to_json_value(content)).replace("<", "\\u003c")
-    static = Path(__file__).with_name("static")
-    files = ("shared.html", "style.css", "strip_canvas.js")
-    page, style, script = ((static / file).read_text(encoding="utf-8") for file in files)
-    page = page.replace("{{style}}", style).replace("{{strip}}", script.replace("export ", ""))
-    return page.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
+    scripts = [STATIC / name for name in ("strip_canvas.js", "shared.js")]
+    return make_page("shared", name, scripts, {"data": to_json_value(content)}, styles=["style"])
 
 
 def _encode_base64(png: bytes) -> str:

@@ -20,6 +20,8 @@ MIN_EPISODES, MIN_DREAMS, MIN_EVALUATIONS, MIN_FAILURES = 10, 20, 4, 10
 """Fewer of them carry no finding."""
 SAME_ENDING = 0.6
 """Fraction of the failures with the same ending, from which on a finding says so."""
+NEAR = 0.05
+"""Largest distance of an evaluation from a snapshot, as a fraction of the run, for a finding about both."""
 Z95 = 1.959964
 """Quantile of the normal distribution for intervals of 95 %."""
 Facts = Mapping[str, Any]
@@ -66,8 +68,14 @@ class Mean(NamedTuple):
         estimate = estimate_interval(mean, scores)
         return cls(float(scores.mean()), float(estimate.low), float(estimate.high), len(scores))
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the lower and upper end; NaN for fewer than five values."""
+        return self.low, self.high
+
     def __str__(self) -> str:
-        return f"{format_number(self.value)} [{format_number(self.low)}, {format_number(self.high)}]"
+        ends = f" [{format_number(self.low)}, {format_number(self.high)}]" if math.isfinite(self.low) else ""
+        return f"{format_number(self.value)}{ends}"
 
 
 def format_number(x: float) -> str:
@@ -81,7 +89,7 @@ def _are_apart(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 
 def _not_evaluated(facts: Facts) -> Finding | None:
-    if facts.get("score") or not facts.get("training"):
+    if facts.get("score") or facts.get("evaluations") or facts.get("offline") or not facts.get("training"):
         return None
     recent = [score for _, score in facts["training"]][-20:]
     title = f"Not evaluated: the last {count_noun(len(recent), 'logged mean')} of training episodes average "
@@ -92,7 +100,7 @@ def _no_better_than_random(facts: Facts) -> Finding | None:
     score, random = facts.get("score"), facts.get("random")
     if not score or not random or min(score.n, random.n) < MIN_EPISODES:
         return None
-    if _are_apart((score.low, score.high), (random.low, random.high)):
+    if _are_apart(score.interval, random.interval):
         return None
     return Finding(
         f"No better than random actions: {format_number(score.value)} against {format_number(random.value)}.",
@@ -123,8 +131,9 @@ def _dreams_lag(facts: Facts) -> Finding | None:
     final = evaluations[-1][2]
     for step, share in rows[:-1]:
         near = min(evaluations, key=lambda row: abs(row[0] - step))
-        interval, fractions = (near[2].low, near[2].high), (share.right / share.total, last.right / last.total)
-        scores_as_well = near[1] >= final.value or not _are_apart(interval, (final.low, final.high))
+        fractions = (share.right / share.total, last.right / last.total)
+        is_near = abs(near[0] - step) <= NEAR * last_step
+        scores_as_well = is_near and (near[1] >= final.value or not _are_apart(near[2].interval, final.interval))
         if scores_as_well and fractions[0] < fractions[1] and _are_apart(share.interval, last.interval):
             return Finding(
                 f"At step {near[0]:,} it scores {format_number(near[1])}, and {share.right} of {share.total} dreams "
@@ -156,6 +165,41 @@ def _same_ending(facts: Facts) -> Finding | None:
     return Finding(f"{count} of {len(failures)} failures end the same way: {label}.")
 
 
+def _tasks_differ(facts: Facts) -> Finding | None:
+    tasks: Mapping[str, Share] = facts.get("tasks", {})
+    if len(tasks) < 2 or min(share.total for share in tasks.values()) < MIN_EPISODES:
+        return None
+    for task, share in sorted(tasks.items(), key=lambda item: item[1].right / item[1].total):
+        others = [x for name, x in tasks.items() if name != task]
+        if all(_are_apart(share.interval, x.interval) for x in others):
+            rates = sorted({round(100 * x.right / x.total) for x in others})
+            rest = f"{rates[0]} to {rates[-1]}" if len(rates) > 1 else f"{rates[0]}"
+            return Finding(
+                f"It reaches the goal of task {task} in {100 * share.right / share.total:.0f} % of its episodes, that "
+                f"of the other{'s' * (len(others) > 1)} in {rest} %.",
+                f"{min(x.total for x in tasks.values())} or more episodes of each task.",
+            )
+    return None
+
+
+def _against_data(facts: Facts) -> Finding | None:
+    data, score, estimate = (facts.get(name) for name in ("data", "score", "estimate"))
+    if score and data and "mean" in data and facts.get("offline"):
+        return Finding(
+            f"A mean return of {score} over {count_noun(score.n, 'episode')}, where the data's {data['episodes']:,} "
+            f"episodes have a mean of {format_number(data['mean'])} and a best of {format_number(data['best'])}.",
+            _one_seed(score),
+        )
+    if score or not estimate:
+        return None
+    return Finding(
+        f"{estimate['method']} estimates a discounted return of {estimate['value']}, where the recorded episodes have "
+        f"{estimate['recorded']}.",
+        f"An estimate from {estimate['value'].n:,} recorded episodes alone, with a discount of "
+        f"{estimate['discount']:g}; its interval leaves out the error of the estimate itself.",
+    )
+
+
 def _dreams_right(facts: Facts) -> Finding | None:
     share, random = facts.get("dreams"), facts.get("random_dreams")
     if not share or share.total < MIN_DREAMS:
@@ -166,18 +210,31 @@ def _dreams_right(facts: Facts) -> Finding | None:
 
 
 def _mean_return(facts: Facts) -> Finding | None:
-    if not (score := facts.get("score")):
+    if not (score := facts.get("score")) or _against_data(facts):
         return None
     trained = f", after {facts['step']:,} {facts['unit']}" if facts["step"] else ""
     return Finding(
         f"A mean return of {score} over {count_noun(score.n, 'episode')}{trained}.",
-        "The interval is over episodes. One seed: nothing here says how others would do.",
+        f"{facts.get('source', '')}{_one_seed(score)}",
     )
 
 
+def _one_seed(score: Mean) -> str:
+    over = "The interval is over episodes. " if math.isfinite(score.low) else ""
+    return f"{over}One seed: nothing here says how others would do."
+
+
+def _only_data(facts: Facts) -> Finding | None:
+    data = facts.get("data")
+    if not data or facts.get("score") or facts.get("estimate"):
+        return None
+    returns = f", with a mean return of {format_number(data['mean'])}" if "mean" in data else ""
+    return Finding(f"Not evaluated: it learned from {data['episodes']:,} episodes{returns}.")
+
+
 ORDER: tuple[Callable[[Facts], Finding | None], ...] = (
-    _not_evaluated, _no_better_than_random, _better_before, _dreams_lag, _critic_is_off, _same_ending, _mean_return,
-    _dreams_right,
+    _not_evaluated, _no_better_than_random, _better_before, _dreams_lag, _critic_is_off, _same_ending, _tasks_differ,
+    _against_data, _mean_return, _only_data, _dreams_right,
 )  # fmt: skip
 """The first finding that is one is the title of a report."""
 

@@ -84,7 +84,7 @@ def unit_of(agent: Agent, estimates: Collection[str]) -> str:
     return ("in latent space" if isinstance(agent.algo, LeWM) else "steps") if "distance" in estimates else "value"
 
 
-def _as_step(obs: Obs) -> Step:
+def as_step(obs: Obs) -> Step:
     """Return observations ``[N, ...]`` as first rows."""
     none = torch.zeros(len(next(iter(obs.values()))), dtype=torch.bool)
     return Step(obs=obs, reward=none.float(), is_first=~none, is_last=none, is_terminal=none)
@@ -185,7 +185,7 @@ class GoalStates:
 
     def _to_inputs(self, rows: Obs) -> Obs:
         policy: Any = self.agent.algo.policy
-        step = _as_step(rows | {f"{GOAL}{key}": rows[key] for key in self.keys})
+        step = as_step(rows | {f"{GOAL}{key}": rows[key] for key in self.keys})
         before = self.agent.initial_state(len(step.is_first))
         return {k: x for k, x in policy.preprocess_step(step, before.past)[0].obs.items() if k.startswith(GOAL)}
 
@@ -254,7 +254,7 @@ class GoalStates:
         def first_estimate(part: Obs) -> Tensor:
             count = len(next(iter(part.values())))
             goals = {key: x.expand(count, *x.shape[1:]) for key, x in goal.items()}
-            estimates = estimate_goals(self.agent, _as_step(part | goals), self.agent.initial_state(count))
+            estimates = estimate_goals(self.agent, as_step(part | goals), self.agent.initial_state(count))
             return next(iter(estimates.values()), torch.full((count,), torch.nan))
 
         values = in_chunks(first_estimate, {key: x[: self.num_points] for key, x in self.obs.items()}).numpy()
@@ -312,7 +312,7 @@ def _plan_strip(costs: list[float], block: int) -> Strip:
 
 
 def write_plan_strip(agent: Agent, obs: Any, goal: Any, path: Path) -> str:
-    """Write the plan of LeWM from an observation to a goal as a strip, PNG, SVG or HTML; return what it shows.
+    """Write the plan of LeWM from an observation to a goal as a strip, PNG or SVG; return what it shows.
 
     Raises:
         ConfigError: another algorithm or file type.

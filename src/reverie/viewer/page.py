@@ -12,20 +12,25 @@ from pathlib import Path
 from typing import Any
 
 STATIC = Path(__file__).with_name("static")
-LINE_SEPARATORS = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def make_page(template: str, title: str, scripts: Sequence[Path], blocks: Mapping[str, Any]) -> str:
+def make_page(
+    template: str, title: str, scripts: Sequence[Path], blocks: Mapping[str, Any], styles: Sequence[str] = ()
+) -> str:
     """Return a page from ``static/TEMPLATE.html``, which has ``{{policy}}``, ``{{title}}`` and so on.
+
+    ``{{walk}}`` is ``walk.html`` if there is a program to walk in, otherwise nothing.
 
     Args:
         template: the name of the template, of which the style is ``TEMPLATE.css``.
         title: text.
         scripts: modules, joined in this order; imports between them are dropped.
         blocks: values that scripts read from elements with these ids, as JSON.
+        styles: names of further styles, which come first.
     """
-    style = (STATIC / f"{template}.css").read_text(encoding="utf-8")
-    script = "\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts)
+    walk = ["walk"] if "program" in blocks else []
+    style = _to_ascii("\n".join(_read(f"{name}.css") for name in (*styles, template, *walk)), "\\{:x} ")
+    script = _to_ascii("\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts), "\\u{{{:x}}}")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -34,8 +39,12 @@ def make_page(template: str, title: str, scripts: Sequence[Path], blocks: Mappin
         f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in blocks.items()
     )
     parts = {"policy": html.escape(policy), "title": html.escape(title), "style": style, "data": data, "script": script}
-    page = (STATIC / f"{template}.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], page)
+    parts["walk"] = "".join(_read(f"{name}.html") for name in walk)
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], _read(f"{template}.html"))
+
+
+def _read(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def _enclose(module: str) -> str:
@@ -43,7 +52,12 @@ def _enclose(module: str) -> str:
     body = re.sub(r"^import .*?;\n", "", module, flags=re.MULTILINE)
     names = ", ".join(re.findall(r"^export (?:const|function) (\w+)", body, re.MULTILINE))
     body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
-    return f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();" if names else body
+    return f"const {{ {names} }} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();" if names else f"{{\n{body}\n}}"
+
+
+def _to_ascii(text: str, escape: str) -> str:
+    """Return text with other letters escaped: a frame's text that is read in another encoding keeps its hash."""
+    return re.sub(r"[^\x00-\x7f]", lambda letter: escape.format(ord(letter[0])), text)
 
 
 def _hash(text: str) -> str:
@@ -52,5 +66,5 @@ def _hash(text: str) -> str:
 
 def _json(value: Any) -> str:
     """Return a value as JSON that ends no element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return "".join(LINE_SEPARATORS.get(letter, letter) for letter in text)
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")

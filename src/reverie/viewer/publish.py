@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
-
-import torch
+from typing import Any
 
 from reverie.agent.agent import Agent
+from reverie.agent.agent_file import without_folders
 from reverie.agent.loading import load
-from reverie.agent.policy_file import ExportReport, Format, copy_to_cpu, export_policy
-from reverie.agent.program import Numbers, decode, encode
-from reverie.agent.right_dreams import RightDreams, count_right_dreams, dream_horizon, play_beginnings
+from reverie.agent.policy_file import ExportReport, Format, export_policy
+from reverie.agent.program import Numbers
+from reverie.agent.sharing import AgentPage, MakePageFn, upload_agent
 from reverie.agent.world_model_inspector import require_world_model
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic
-from reverie.core.specs import MASK_KEY
-from reverie.envs.page_programs import find_page_program
-from reverie.viewer.page import STATIC, make_page
-
-WORLD_AND_DREAM = "Left: the world. Right: what the model imagines from your actions, with closed eyes."
-DREAMS = 100
-"""Dreams that are judged for the sentence of a page."""
+from reverie.core.logger import logger
+from reverie.run.folder import RunFolder
+from reverie.viewer.page import make_page
+from reverie.viewer.report import report_shared
+from reverie.viewer.walk import make_walk
 
 
 def export(
@@ -67,58 +61,52 @@ def export(
 def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", steps: int = 1000) -> ExportReport:
     """Write "Step into the dream": the environment beside the model's dream, in one file."""
     check_writable(path.parent)
-    with contextlib.closing(agent.make_env()) as env:
-        script = find_page_program(env)
-    if script is None:
+    require_world_model(agent)
+    if (walk := make_walk(agent, numbers, steps)) is None:
         raise ConfigError(
             f"{agent.config.env.id} has no page program, which draws it in a page: set the class attribute "
             "page_program of the environment to a JavaScript file, as reverie/Rooms does, or export to .json."
         )
-    with tempfile.TemporaryDirectory() as folder, disk_errors_as_run_error(path):
-        part = Path(folder) / "world.json"
-        report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=True)
-        program = json.loads(part.read_text(encoding="utf-8"))
-        title = f"Step into the dream: {agent.config.env.label()}"
-        page = make_page(
-            "step", title, [STATIC / "program.js", script, STATIC / "step.js"],
-            {"program": {name: program[name] for name in ("parts", "tensors")}, "given": _describe(agent, numbers)},
-        )  # fmt: skip
-        write_atomic(path, page)
-    return replace(report, file=path, metadata_file=path)
+    title = f"Step into the dream: {agent.config.env.label()}"
+    with disk_errors_as_run_error(path):
+        write_atomic(path, make_page("step", title, walk.scripts, walk.blocks))
+    return replace(walk.report, file=path, metadata_file=path)
 
 
-def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
-    """Return what the page says, and how it reads predictions."""
-    spec = {key: part for key, part in agent.obs_spec.items() if key != MASK_KEY}
-    grids = {part.shape for part in spec.values() if len(part.shape) == 2}
-    cells = [key for key, part in spec.items() if len(part.shape) == 1 and tuple(part.classes[:2]) in grids]
-    rounded = _round_weights(agent, numbers)
-    agents, random = (
-        count_right_dreams(rounded, play_beginnings(rounded, DREAMS, random=is_random)) for is_random in (False, True)
-    )
-    return {
-        "title": agent.config.env.label(),
-        "say": f"{WORLD_AND_DREAM} {_sentence(agents, random, dream_horizon(agent))}",
-        "facts": f"{agent.config.algo.algorithm}, {agent.checkpoint.name}, weights in {numbers}.",
-        "discount": require_world_model(agent).world.discount,
-        "discrete": all(part.kind == "categorical" for part in agent.action_spec.parts.values()),
-        "spec": {key: {"kind": part.kind, "classes": list(part.classes)} for key, part in spec.items()},
-        "cells": cells,
-    }
+def push(
+    run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False, page: bool = True
+) -> str:
+    """Upload the agent of a run: weights, settings, spaces, evaluation, its report, and a model card.
 
+    No rows, no code.
 
-def _sentence(agents: RightDreams, random: RightDreams, horizon: int) -> str:
-    """Say how many dreams are right."""
-    return (
-        f"{agents.right} of {agents.total} dreams of up to {horizon} steps are right under the agent's actions, "
-        f"{random.right} of {random.total} under random ones."
-    )
+    Args:
+        run: the run folder.
+        destination: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
+            ``s3://BUCKET/NAME`` or another fsspec URL; or a folder, which is new or contains a pushed agent.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
+            newest.
+        private: create the repository as private.
+        page: play episodes for report.html (:func:`reverie.report`), whose finding is in the model card. False: the
+            environment is not needed.
 
+    Returns:
+        Argument for :func:`reverie.load`; for the Hub, without the commit.
 
-def _round_weights(agent: Agent, numbers: Numbers) -> Agent:
-    """Return the agent with its weights as a program stores them."""
-    plain = cast(Agent, copy_to_cpu(agent))
-    with torch.no_grad():
-        for parameter in require_world_model(plain).world.parameters():
-            parameter.copy_(decode(encode(parameter, numbers)))
-    return plain
+    Raises:
+        ReverieError: the run or checkpoint does not exist, or the destination cannot be reached, denies access, or
+            contains something else.
+        UntrustedError: the run names a module that belongs to no installed package and that you have not named
+            yourself.
+    """
+
+    def write_page(checkpoint: Path, path: Path) -> AgentPage | None:
+        try:
+            made = report_shared(RunFolder.from_path(run).path, checkpoint, path, without_folders(destination))
+        except ReverieError as error:
+            logger.warning(f"the agent is shared without a report: {error}")
+            return None
+        return AgentPage(made.finding, made.support, made.numbers)
+
+    pages: MakePageFn = write_page if page else lambda checkpoint, path: None
+    return upload_agent(run, destination, checkpoint=checkpoint, private=private, make_page=pages)

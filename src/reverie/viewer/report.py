@@ -1,54 +1,65 @@
-"""``reverie report``: one file about a run, which needs no server."""
+"""``reverie report``: one file about a run or several, which needs no server."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import io
-import itertools
+import glob
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from PIL import Image
 
 from reverie.agent.agent import Agent
+from reverie.agent.agent_file import without_folders
 from reverie.agent.loading import load
-from reverie.agent.play import max_episode_steps, play_episode
-from reverie.agent.policy_file import copy_to_cpu
-from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_beginnings
-from reverie.core.bounds import AtLeast, largest_value
-from reverie.core.errors import ReverieError, RunError
+from reverie.agent.player import check_choice
+from reverie.agent.program import Numbers
+from reverie.agent.world_model_inspector import require_world_model
+from reverie.core.bounds import AtLeast
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
-from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.core.specs import MASK_KEY
 from reverie.core.statistics import IntervalEstimate
-from reverie.core.version import version
-from reverie.log.jsonl import read_metrics, split_evaluations
-from reverie.log.right_dreams import save_right_dreams
-from reverie.log.video import shrink, upscale
-from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
-from reverie.run.dream_snapshots import LearnerWeights
+from reverie.experiment.config import NO_ENV
+from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config
+from reverie.viewer.compared_runs import (
+    Section,
+    collect_comparison,
+    comparison_numbers,
+    comparison_sections,
+    find_in_comparison,
+    find_runs_to_compare,
+)
 from reverie.viewer.findings import Finding, Mean, Share, find, format_number
 from reverie.viewer.page import STATIC, make_page
+from reverie.viewer.run_facts import PlayedEpisode, collect_facts, describe_episode, map_goal, show_episodes
+from reverie.viewer.walk import Walk, has_world, make_walk
 
-EPISODES, DREAMS, FRAMES, SIDE, MAX_POINTS = 20, 100, 8, 160, 400
-"""Defaults: episodes to play, dreams to judge, pictures of each shown episode; their size, and points of a curve."""
-SHOWN = 3
-"""Worst episodes that are shown, besides the median and the best."""
+Program = Literal["auto", "none", "float16", "int8"]
+EPISODES, DREAMS, FRAMES, MAX_BYTES = 20, 100, 8, 3_000_000
+"""Defaults: episodes to play, dreams to judge, pictures of each shown episode, and size of a page."""
+COMPARED = 100
+"""Calls in which the program of a page is compared with the agent."""
+BASE64 = 4 / 3
+"""Letters of a page for each byte of weights."""
+MAX_CHANGES = 40
+"""Settings that differ from the preset, of which no more are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A page about a run."""
+    """A page about a run or several."""
 
     path: Path
     finding: str
     """The title: what the numbers of the run carry."""
+    support: str = ""
+    """The sentence below it."""
+    numbers: list[list[str]] = field(default_factory=list[list[str]])
+    """Up to three numbers at the top of the page, each with what it measures."""
     facts: dict[str, Any]
     """All numbers of the page, as plain values."""
 
@@ -57,250 +68,353 @@ class Report:
         return f'<iframe srcdoc="{text}" width="100%" height="700" style="border: 0"></iframe>'
 
 
-@dataclass
-class PlayedEpisode:
-    """A whole episode."""
+class Content(NamedTuple):
+    """What a page shows."""
 
-    seed: int
-    rewards: list[float]
-    ending: str
-    """How it ended, in the environment's words if it has some."""
-    success: bool | None
-    """Whether it succeeded, by the environment's word; None if it has none."""
-    is_terminal: bool
-    expected: float | None
-    """The critic's value of the first row; None if there is no critic."""
-
-    @property
-    def total(self) -> float:
-        """The sum of the rewards."""
-        return float(np.sum(self.rewards))
+    title: str
+    about: list[str]
+    facts: dict[str, Any]
+    findings: list[Finding]
+    numbers: list[list[str]]
+    sections: list[Section]
+    walk: Walk | None = None
 
 
 def report(
-    run: Agent | Path | str, out: Path | str | None = None, *, episodes: int = EPISODES, dreams: int = DREAMS,
-    frames: int = FRAMES, **loading: Any,
+    *runs: Agent | Path | str, out: Path | str | None = None, episodes: int = EPISODES, dreams: int = DREAMS,
+    frames: int = FRAMES, program: Program = "auto", max_bytes: float = MAX_BYTES, **loading: Any,
 ) -> Report:  # fmt: skip
-    """Write a page about a run: findings, curves, episodes, dreams, settings, and how to load and train it.
+    """Write a page about a run: findings, curves, episodes, dreams, data, settings, and how to load and train it.
+
+    Of several runs, those with equal settings are seeds of a group, and the page compares the groups. If the
+    environment of a run cannot be made, the page has what the run has logged.
 
     Args:
-        run: a run, its agent, or an agent that :func:`reverie.load` made of a policy.
-        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the run folder, or else
-            NAME.html.
+        *runs: a run, its agent, or an agent that :func:`reverie.load` made of a policy; or several runs, folders of
+            runs, and patterns such as ``"runs/sac-*"``.
+        out: the page; the facts alone if it ends in ``.json``. None: ``report.html`` in the folder of a single run,
+            else NAME.html.
         episodes: new episodes of the agent. 0: only what the run has logged.
         dreams: dreams to judge for each snapshot of a world model. 0: none.
         frames: pictures of each shown episode. 0: none.
-        loading: ``env``, ``checkpoint`` and other arguments of :func:`reverie.load`.
+        program: weights with which the agent acts in the page, and dreams, if its environment has a page program
+            (``envs/page_programs.py``): "float16", or "int8", which is half as large. "auto": float16 if it fits, else
+            int8. "none": the agent is not in the page.
+        max_bytes: size of the page. What does not fit is left out, the largest part first, and the page says so.
+        loading: ``env``, ``checkpoint`` and other arguments of :func:`reverie.load`, for a single run.
 
     Raises:
         ConfigError: a number is out of range.
-        RunError: there is no run, or the page cannot be written.
+        RunError: there is no run, nothing to report, or the page cannot be written.
     """
     for name, value in {"episodes": episodes, "dreams": dreams, "frames": frames}.items():
         AtLeast(0).check(name, value)
-    agent = run if isinstance(run, Agent) else load(run, **loading)
-    beside = agent.run / "report.html" if agent.run.is_dir() else Path(f"{agent.run.name}.html")
-    path = beside if out is None else Path(out)
+    AtLeast(1).check("max_bytes", max_bytes)
+    check_choice("program", program, get_args(Program))
+    if len(paths := _find_runs(runs)) > 1:
+        content, beside = _compare(paths), Path("report.html")
+    else:
+        run = _load_if_possible(next(iter(paths.values()), runs[0]), loading)
+        folder, is_page = run.run if isinstance(run, Agent) else run, Path(out or "").suffix != ".json"
+        content = _describe_run(run, episodes, dreams, frames * is_page, program if is_page else "none", max_bytes)
+        beside = folder / "report.html" if folder.is_dir() else Path(f"{folder.name}.html")
+    return _write(content, beside if out is None else Path(out), int(max_bytes))
+
+
+def report_shared(run: Path, checkpoint: Path, out: Path, location: str) -> Report:
+    """Write the page about a checkpoint of a run that is shared at ``location``: see :func:`report`."""
+    agent = _load_if_possible(run, {"checkpoint": checkpoint})
+    return _write(_describe_run(agent, EPISODES, DREAMS, FRAMES, "auto", MAX_BYTES, location), out, MAX_BYTES)
+
+
+def _find_runs(runs: Sequence[Any]) -> dict[str, Path]:
+    """Return the runs in folders and at patterns by name; {} if a single run is named, which is perhaps no folder."""
+    if not runs:
+        raise ConfigError("no run: pass a run folder, several, or a folder of runs.")
+    first = runs[0]
+    if len(runs) == 1 and not isinstance(first, str | Path):
+        return {}
+    if wrong := [run for run in runs if not isinstance(run, str | Path)]:
+        raise ConfigError(f"{wrong[0]!r}: several runs are compared by their folders. Pass paths.")
+    path = Path(os.path.expanduser(first))
+    if len(runs) == 1 and (RunFolder(path).config.is_file() or not (glob.has_magic(str(path)) or path.is_dir())):
+        return {}
+    return find_runs_to_compare(runs)
+
+
+def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:
+    """Return the agent of a run; its folder if its environment cannot be made here, or if it has no checkpoint."""
+    if isinstance(run, Agent):
+        return run
+    try:
+        return load(run, **loading)
+    except UntrustedError:
+        raise
+    except (EnvError, RunError) as error:
+        folder = RunFolder.from_path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
+        if folder is None or loading.get("env") is not None:
+            raise
+        read_saved_config(folder.path)
+        if (checkpoint := loading.get("checkpoint")) is not None:
+            Checkpoints(folder.checkpoints).select(checkpoint)
+        logger.warning(f"the report has only what the run has logged: {error}")
+        return folder.path
+
+
+def _write(content: Content, path: Path, max_bytes: int) -> Report:
+    """Write a page, or the facts if the path ends in ``.json``; leave out what does not fit, the largest part first."""
     check_writable(path.parent)
-    facts = collect_facts(agent, episodes, dreams)
-    findings = find(facts)
-    if not findings:
-        raise RunError(f"{agent.run}: nothing to report, neither episodes nor a log. Pass episodes.")
-    plain = to_plain(facts) | {"findings": [finding._asdict() for finding in findings]}
+    plain = to_plain(content.facts) | {"findings": [finding._asdict() for finding in content.findings]}
+    facts, walk, left_out = _hide_folders(plain), content.walk, list[str]()
+    given = {"about": content.about, "findings": plain["findings"], "numbers": content.numbers}
+    given = _hide_folders(to_plain({**given, "sections": content.sections}))
+    title, name = (without_folders(text) for text in (content.findings[0].title, content.title))
     with disk_errors_as_run_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
-            write_json(path, plain)
+            write_json(path, facts)
         else:
-            shown = _show_episodes(agent, facts["episodes"], frames)
-            content = {"facts": plain, "shown": shown, "top": _numbers(facts)}
-            title = f"{agent.run.name}: {findings[0].title}"
-            write_atomic(path, make_page("report", title, [STATIC / "report.js"], content))
-    return Report(path=path, finding=findings[0].title, facts=plain)
+            while len(page := _page(f"{name}: {title}", given, walk, left_out).encode()) > max_bytes:
+                if not (parts := _parts(given, walk)):
+                    raise ConfigError(f"max_bytes = {max_bytes:,}: the page has {len(page):,} bytes without pictures.")
+                size, label, remove = max(parts, key=lambda part: part[0])
+                left_out.append(f"{label} ({_megabytes(size)})")
+                walk = remove() if label == PROGRAM else (remove(), walk)[1]
+            write_atomic(path, page)
+    numbers = [list(row) for row in given["numbers"]]
+    support = facts["findings"][0]["support"]
+    return Report(path=path, finding=title, support=support, numbers=numbers, facts=facts)
 
 
-# ---------------------------------------------------------------- facts
+def _hide_folders(value: Any) -> Any:
+    """Return plain values whose texts name no folders of this machine; pictures are letters of another kind."""
+    if isinstance(value, Mapping):
+        return {key: x if key == "pictures" else _hide_folders(x) for key, x in value.items()}
+    return [_hide_folders(x) for x in value] if isinstance(value, list) else without_folders(value)
 
 
-def collect_facts(agent: Agent, episodes: int, dreams: int) -> dict[str, Any]:
-    """Return the numbers of a run; what there are no data for is absent."""
-    facts: dict[str, Any] = {
-        "name": agent.run.name, "algorithm": agent.config.algo.algorithm, "env": agent.config.env.label(),
-        "seed": agent.config.seed, "step": agent.step, "checkpoint": agent.checkpoint.name, "version": version(),
-        "unit": "updates" if agent.config.offline else "env steps",
-    }  # fmt: skip
-    if RunFolder(agent.run).config.is_file():
-        saved = read_saved_config(agent.run)
-        facts |= {
-            "load": f'agent = reverie.load("{agent.run.name}")',
-            "train": f"reverie train {saved.algorithm} --config config.yaml --run {agent.run.name}-again",
-            "packages": {name: str(number) for name, number in saved.packages.items()},
-        }
-    facts |= _read_log(RunFolder(agent.run).metrics)
-    played = [] if not episodes or (agent.config.offline and not agent.config.env.id) else _play(agent, episodes)
-    facts["episodes"] = played
-    if played:
-        facts["score"] = Mean.of([episode.total for episode in played])
-        facts["random"] = Mean.of([episode.total for episode in _play(agent, min(episodes, 10), is_random=True)])
-        facts["failures"] = _failures(played)
-        facts |= _compare_with_critic(agent, played)
-    if dreams and played and getattr(agent.algo, "world", None) is not None:
-        facts |= _judge_dreams(agent, dreams)
-    return facts
+PROGRAM = "the agent's program"
 
 
-def _read_log(path: Path) -> dict[str, Any]:
-    """Return curves of the evaluations and of training episodes."""
-    rows = read_metrics(path)
-    during, final = split_evaluations(rows)
-    evaluations = [(int(row["step"]), float(row["eval/score"]), _logged_mean(row)) for row in [*during, *final]]
-    training = [(int(row["step"]), row["episode/score"]) for row in rows if "episode/score" in row]
-    every = max(1, len(training) // MAX_POINTS)
-    return {"evaluations": evaluations, "training": training[::every]}
+def _page(title: str, given: Mapping[str, Any], walk: Walk | None, left_out: Sequence[str]) -> str:
+    """Return the page, which says what is left out."""
+    sections = list(given["sections"])
+    if left_out:
+        sections.append({"title": "Left out", "text": [f"Too large for this page: {', '.join(left_out)}."]})
+    blocks = {"report": {**given, "sections": sections}, **(walk.blocks if walk else {})}
+    return make_page("report", title, [STATIC / "report.js", *(walk.scripts if walk else [])], blocks)
 
 
-def _logged_mean(row: Mapping[str, float]) -> Mean:
-    """Return the mean of an evaluation with the normal interval of its standard deviation."""
-    n = int(row.get("eval/episodes", 1))
-    half = 1.96 * row.get("eval/score_std", 0.0) / max(1, n - 1) ** 0.5
-    return Mean(row["eval/score"], row["eval/score"] - half, row["eval/score"] + half, n)
+def _parts(given: Mapping[str, Any], walk: Walk | None) -> list[tuple[int, str, Any]]:
+    """Return the parts that a page can do without: bytes, name, and a function that removes it from ``given``."""
+    parts = list[tuple[int, str, Any]]()
+    if walk is not None:
+        parts.append((sum(len(str(block)) for block in walk.blocks.values()), PROGRAM, lambda: None))
+    for section in given["sections"]:
+        for episode in section.get("shown", ()):
+            if episode["pictures"]:
+                size = sum(len(url) for _, url in episode["pictures"])
+                parts.append((size, f"pictures of “{episode['name']}”", episode["pictures"].clear))
+    return parts
 
 
-def _play(agent: Agent, episodes: int, is_random: bool = False) -> list[PlayedEpisode]:
-    """Play new episodes with the most likely actions, or with random ones."""
-    seed, played = derived_seeds(agent.config.seed)["test"], list[PlayedEpisode]()
-    rng = np.random.default_rng(seed)
-    with contextlib.closing(agent.make_env()) as env:
-
-        def change(action: Any, obs: Any) -> Any:
-            if not is_random:
-                return action
-            return agent.random_action(obs, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
-
-        env.action_space.seed(seed)
-        limit = max_episode_steps(agent, env)
-        for number in range(episodes):
-            with seeded_rng(seed + number):  # each can be played again
-                first, *steps = itertools.islice(play_episode(agent, env, seed=seed + number, change=change), limit + 1)
-                expected = None if is_random else _expected_value(agent, env, first)
-            last = steps[-1]
-            played.append(PlayedEpisode(
-                seed=seed + number, rewards=[step.reward for step in steps], ending=_ending(last),
-                success=_success(last), is_terminal=last.terminated, expected=expected,
-            ))  # fmt: skip
-    return played
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.2g} MB"
 
 
-def _success(last: Any) -> bool | None:
-    """Return whether an episode succeeded, by the environment's word."""
-    values = [last.info[key] for key in ("is_success", "success") if key in last.info]
-    return bool(values[0]) if values else None
+# ---------------------------------------------------------------- one run
 
 
-def _ending(last: Any) -> str:
-    """Return how an episode ended: the environment's own word, or which flag it set."""
-    if isinstance(ending := last.info.get("ending"), str):
-        return ending
-    return "the end" if last.terminated else "time is up" if last.truncated else "cut by the report"
+def _describe_run(
+    run: Agent | Path, episodes: int, dreams: int, frames: int, program: Program, max_bytes: float, location: str = ""
+) -> Content:
+    agent = run if isinstance(run, Agent) else None
+    facts = collect_facts(run, episodes, dreams, location)
+    findings = find(facts)
+    if not findings:
+        raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. Pass episodes.")
+    about = [f"reverie {facts['version']}", *(str(facts.get(name)) for name in ("algorithm", "env"))]
+    about += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
+    played = facts["episodes"]
+    shown = show_episodes(agent, played, frames) if agent and played else []
+    goal = map_goal(agent, next((x.task for x in played), None)) if agent else {}
+    walk, remark = _make_walk(agent, facts, program, max_bytes) if agent and played else (None, "")
+    facts.pop("beginnings", None)
+    sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
+    if shown:
+        sections.append({"title": "Episodes", "shown": shown, "text": [remark] if remark else []})
+    return Content(
+        facts["name"], [text for text in about if text not in ("", NO_ENV)], facts, findings, _numbers(facts),
+        [*sections, *_setting_sections(facts, agent is None)], walk,
+    )  # fmt: skip
 
 
-def _expected_value(agent: Agent, env: Any, first: Any) -> float | None:
+def _make_walk(agent: Agent, facts: Mapping[str, Any], program: Program, max_bytes: float) -> tuple[Walk | None, str]:
+    """Return the agent's program beside its environment's, and a remark if it is too large or cannot be one."""
+    if program == "none":
+        return None, ""
+    world = require_world_model(agent).world.parameters() if has_world(agent) else ()
+    weights = sum(parameter.numel() for parameter in world)
+    sizes = {"float16": 2 * BASE64 * weights, "int8": BASE64 * weights}
+    choices: list[Numbers] = ["float16", "int8"] if program == "auto" else [program]
+    text = " and ".join(f"{_megabytes(size)} in {name}" for name, size in sizes.items())
     try:
-        return float(agent.value(agent.observer.raw_input(env, first.obs), action_mask=first.mask))
-    except ReverieError:
-        return None
-
-
-def _failures(played: Sequence[PlayedEpisode]) -> list[str]:
-    """Return how the episodes ended that failed by the environment's word; [] if it has none."""
-    return [episode.ending for episode in played if episode.success is False]
-
-
-def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[str, Any]:
-    """Return what the critic expects at the first row, and the discounted return that came; {} in other units."""
-    algo, ended = agent.config.algo, [x for x in played if x.is_terminal and x.expected is not None]
-    changed = [getattr(algo, name, None) for name in ("reward_scale", "reward_transform")]
-    if not ended or any(changed) or agent.config.env.clip_reward != "none":
-        return {}
-    gamma = largest_value(getattr(algo, "discount", 1.0))
-    actual = [float(np.dot(x.rewards, gamma ** np.arange(len(x.rewards)))) for x in ended]
-    expected = [float(x.expected or 0.0) for x in ended]
-    return {"critic": {
-        "expected": float(np.mean(expected)), "actual": float(np.mean(actual)),
-        "error": Mean.of([a - b for a, b in zip(expected, actual, strict=True)]),
-    }}  # fmt: skip
-
-
-def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
-    """Return the shares of right dreams of the agent and, of the same episodes, of the snapshots of its training."""
-    batches, random = (play_beginnings(agent, dreams, random=is_random) for is_random in (False, True))
-    if not batches:
-        return {}
-    own, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
-    snapshots = [(agent.step, own)]
-    for path in Checkpoints(agent.run / "dream_snapshots").paths():
-        try:
-            LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
-            snapshots.append((step_from_name(path), Share(*count_right_dreams(before, batches))))
-        except ReverieError as error:
-            logger.warning(f"{path} is left out of the report: {error}")
-    title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
-    save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
-    return {
-        "dreams": own, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
-        "snapshots": sorted(snapshots),
-    }  # fmt: skip
-
-
-def _show_episodes(agent: Agent, played: Sequence[PlayedEpisode], frames: int) -> list[dict[str, Any]]:
-    """Return the worst episodes, the median and the best, with pictures of evenly spaced rows."""
-    ranked = sorted(played, key=lambda episode: (episode.total, -len(episode.rewards)))
-    picked = {id(x): x for x in (*ranked[:SHOWN], *ranked[len(ranked) // 2 :][:1], *ranked[-1:])}
-    names = {id(x): "median" for x in ranked[len(ranked) // 2 :][:1]} | {id(x): "best" for x in ranked[-1:]}
-    return [
-        {
-            "name": names.get(key, f"worst {number}" if number > 1 else "worst"), **to_plain(episode),
-            "rewards": np.cumsum(episode.rewards).tolist(), "pictures": _pictures(agent, episode, frames),
-        }
-        for number, (key, episode) in enumerate(picked.items(), 1)
-    ]  # fmt: skip
-
-
-def _pictures(agent: Agent, episode: PlayedEpisode, frames: int) -> list[list[Any]]:
-    """Play an episode again; return numbers of rows and their pictures, none if the environment cannot be drawn."""
-    length = len(episode.rewards)
-    rows = sorted({round(x) for x in np.linspace(0, length, min(frames, length + 1))}) if frames else []
-    pictures = list[list[Any]]()
-    with contextlib.suppress(ReverieError), contextlib.closing(agent.make_env(render=True)) as env:
-        if env.render_mode is None:
-            return []
-        with seeded_rng(episode.seed):
-            for number, _ in enumerate(itertools.islice(play_episode(agent, env, seed=episode.seed), length + 1)):
-                if number in rows:
-                    pictures.append([number, _encode(np.asarray(env.render()))])
-    return pictures
-
-
-def _encode(frame: np.ndarray) -> str:
-    """Return a picture ``[H, W, 3]`` as a URL."""
-    file = io.BytesIO()
-    Image.fromarray(shrink(upscale(frame), SIDE)).quantize(64).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        for numbers in choices:
+            if sizes[numbers] < max_bytes:
+                walk = make_walk(agent, numbers, COMPARED, facts.get("beginnings"))
+                if walk is None or len(str(walk.blocks)) < max_bytes or numbers == choices[-1]:
+                    return walk, ""
+    except (ConfigError, RunError) as error:
+        logger.warning(f"the agent is not in the report: {error}")
+        return None, ""
+    return (
+        None,
+        f"The agent does not act in this page, which may have {_megabytes(max_bytes)}: its world model has {text}.",
+    )
 
 
 def _numbers(facts: Mapping[str, Any]) -> list[list[str]]:
     """Return up to three numbers for the top of the page, each with its unit."""
     rows = []
     if score := facts.get("score"):
-        rows.append([str(score), f"mean return of {score.n} new episodes"])
-    if random := facts.get("random"):
-        rows.append([str(random), f"mean return of {random.n} episodes with random actions"])
+        kind = "episodes of the last evaluation" if facts.get("source") else "new episodes"
+        rows.append([str(score), f"mean return of {score.n} {kind}"])
+    elif estimate := facts.get("estimate"):
+        rows.append([str(estimate["value"]), "estimated discounted return, from data alone"])
+    if success := facts.get("success"):
+        rows.append([str(success), "episodes that succeed"])
     if share := facts.get("dreams"):
         rows.append([str(share), "right dreams under its own actions"])
-    elif facts.get("evaluations"):
+    data = facts.get("data", {})
+    if "mean" in data and facts.get("offline"):
+        rows.append(
+            [format_number(data["mean"]), f"mean return of the data's {count_noun(data['episodes'], 'episode')}"]
+        )
+    if random := facts.get("random"):
+        rows.append([str(random), f"mean return of {random.n} episodes with random actions"])
+    if facts.get("evaluations"):
         step, value, _ = max(facts["evaluations"], key=lambda row: row[1])
         rows.append([format_number(value), f"best evaluation, at step {step:,}"])
     return rows[:3]
+
+
+def _data_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return what the data are: episodes, returns, and actions."""
+    if not (data := facts.get("data")):
+        return []
+    ended = f"{data['terminal']:,} of them end in a terminal state; they have {data['length']:.4g} steps on average."
+    text = [f"{data['label']}: {data['episodes']:,} episodes with {data['rows']:,} rows. {ended}"]
+    section: Section = {"title": "Data", "text": [*text, *data["actions"]]}
+    if len(data.get("histogram", {}).get("counts", [])) > 1:
+        edges, counts = (data["histogram"][name] for name in ("edges", "counts"))
+        points = np.stack([np.repeat(edges, 2), np.repeat([0, *counts, 0], 2)[1:-1]], 1)
+        rows = [[f"{format_number(a)} to {format_number(b)}", f"{n:,}"]
+                for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)]  # fmt: skip
+        section["chart"] = {
+            "label": f"Returns of the data's episodes: mean {format_number(data['mean'])}, best "
+            f"{format_number(data['best'])}, worst {format_number(data['worst'])}",
+            "unit": "return", "starts": True, "table": {"head": ["return", "episodes"], "rows": rows},
+            "lines": [{"name": "episodes of the data by return", "kind": "real", "points": points}],
+        }  # fmt: skip
+    return [section]
+
+
+def _training_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return the curves of returns and of right dreams."""
+    unit, lines, sections = facts["unit"], list[dict[str, Any]](), list[Section]()
+    if len(facts.get("training", ())) > 1:
+        lines.append({"name": "training episodes", "kind": "thin", "points": facts["training"]})
+    if evaluations := facts.get("evaluations"):
+        points = [[step, value, *mean.interval] for step, value, mean in evaluations]
+        lines.append({"name": "evaluations, with the interval of their mean", "kind": "real", "points": points})
+    if any(len(line["points"]) > 1 for line in lines):
+        last = format_number(evaluations[-1][1]) if evaluations else "missing"
+        label = f"Return over {unit}; the last evaluation is {last}"
+        sections.append({"title": "Training", "chart": {"label": label, "unit": unit, "lines": lines}})
+    if snapshots := facts.get("snapshots"):
+        points = [[step, share.right / share.total, *share.interval] for step, share in snapshots]
+        name = f"share of right dreams of up to {facts['horizon']} steps, with its interval"
+        label = f"Share of right dreams over {unit}, at the end {format_number(points[-1][1])}"
+        chart = {"label": label, "unit": unit, "range": [0, 1]}
+        chart["lines"] = [{"name": name, "kind": "dream", "points": points}]
+        sections.append({"title": "Right dreams", "chart": chart})
+    return sections
+
+
+def _goal_sections(facts: Mapping[str, Any], goal: Mapping[str, Any]) -> list[Section]:
+    """Return success by task, estimated distances beside the steps that were needed, and the map of a goal."""
+    sections = list[Section]()
+    if tasks := facts.get("tasks"):
+        rows = [[task, str(share)] for task, share in tasks.items()]
+        sections.append(
+            {"title": "Success by task", "table": {"head": ["task", "episodes that succeed"], "rows": rows}}
+        )
+    reached = [x for x in facts["episodes"] if x.success and x.distance is not None]
+    if reached:
+        rows = [[str(x.task or ""), format_number(x.distance or 0.0), f"{len(x.rewards):,}"] for x in reached]
+        head = ["task", "estimated distance at the start", "steps until the goal"]
+        sections.append({"title": "Estimated and needed steps", "table": {"head": head, "rows": rows}})
+    if goal:
+        x, y = goal["axes"]
+        name = "value" if goal["unit"] == "value" else "estimated distance"
+        lines = [{"name": f"recorded states; orange: low {name}, blue: high", "kind": "dots", "points": goal["points"]}]
+        if np.isfinite(goal["place"]).all():
+            lines.append({"name": goal["goal"], "kind": "place", "points": [goal["place"]]})
+        label = f"Recorded states by {x} and {y}, colored by their {name} to {goal['goal']}"
+        chart = {"label": label, "unit": x, "lines": lines, "starts": True}
+        unit = "" if goal["unit"] == "value" else f" {goal['unit']}"
+        text = [f"Across: {x}. Up: {y}. The {name} goes from {_range(goal)}{unit}."]
+        sections.append({"title": "Map of the goal", "chart": chart, "text": text})
+    return sections
+
+
+def _range(goal: Mapping[str, Any]) -> str:
+    values = goal["points"][:, 2]
+    return f"{format_number(values.min())} to {format_number(values.max())}"
+
+
+def _setting_sections(facts: Mapping[str, Any], is_recorded: bool) -> list[Section]:
+    """Return the settings that differ from the preset, the packages, and how to load and train the agent."""
+    if "changes" not in facts:
+        return []
+    sections, changes = list[Section](), facts["changes"]
+    rows = [line.partition(": ")[::2] for line in changes[:MAX_CHANGES]]
+    rows = [[name, *values.split(" -> ", 1)] for name, values in rows]
+    if rows:
+        table = {"head": ["setting", f"preset {facts['preset']}", "this run"], "rows": rows}
+        more = len(changes) - len(rows)
+        text = [f"And {more} more."] if more else []
+        sections.append({"title": "Settings that differ from the preset", "table": table, "text": text})
+    text, warnings = list[str](), list[str]()
+    for name, (trained, installed) in facts["packages"].items():
+        text.append(f"{name} {trained}")
+        if installed != trained:
+            now = f"version {installed} was" if installed else "no version was"
+            warnings.append(f"Trained with {name} {trained}; {now} installed when this page was made.")
+    if is_recorded:
+        warnings.append("The agent could not be loaded when this page was made: it shows what the run has logged.")
+    warnings += [f"{name} = {value} was passed from Python: pass it again." for name, value in facts["custom"].items()]
+    return [*sections, {
+        "title": "Load it, train it again", "code": facts["commands"], "warnings": warnings,
+        "text": [f"Packages of the environment: {', '.join(text)}."] if text else [],
+    }]  # fmt: skip
+
+
+# ---------------------------------------------------------------- several runs
+
+
+def _compare(runs: Mapping[str, Path]) -> Content:
+    """Return the page about several runs."""
+    facts = collect_comparison(runs)
+    findings = find_in_comparison(facts)
+    if not findings:
+        raise RunError(f"nothing to report: {'; '.join(facts['remarks'])}")
+    groups = facts["groups"]
+    counts = f"{count_noun(len(runs), 'run')} of {count_noun(len(groups), 'setting')}"
+    envs = [*dict.fromkeys(group["env"] for group in groups)]
+    about = [f"reverie {facts['version']}", counts, *envs]
+    sections = comparison_sections(facts)
+    return Content(counts, about, facts, findings, comparison_numbers(facts), sections)
 
 
 def to_plain(value: Any) -> Any:
@@ -308,11 +422,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Share):
         return {"right": value.right, "total": value.total, "interval": list(value.interval)}
     if isinstance(value, PlayedEpisode):
-        return {"seed": value.seed, "return": value.total, "steps": len(value.rewards), "ending": value.ending}
+        return describe_episode(value)
     if isinstance(value, Mean | Finding | IntervalEstimate):
         return {name: to_plain(x) for name, x in value._asdict().items()}
     if isinstance(value, Mapping):
         return {str(key): to_plain(x) for key, x in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return to_plain(value.tolist())
     if isinstance(value, list | tuple):
         return [to_plain(x) for x in value]
-    return float(value) if isinstance(value, np.floating) else value if value == value else None
+    return value if value == value else None

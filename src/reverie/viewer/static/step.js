@@ -1,4 +1,4 @@
-// "Step into the dream": any world model's program beside any environment's page program.
+// An environment's page program, in which a policy's program acts, or a visitor, beside the dream of a world model's.
 import { open } from "./program.js";
 import { environment } from "./environment.js";
 
@@ -22,11 +22,12 @@ const draws = {
   "uniform in [0, 1)": () => noise(), exponential: () => -Math.log(1 - noise()),
   "standard normal": () => Math.sqrt(-2 * Math.log(1 - noise())) * Math.cos(2 * Math.PI * noise()),
 };
-const model = open(JSON.parse($("#program").textContent), (distribution) => draws[distribution]());
+const { parts, tensors } = JSON.parse($("#program").textContent), dreams = "observe" in parts, entry = parts[dreams ? "observe" : "act"];
+const model = open({ parts, tensors }, (distribution) => draws[distribution]());
 
 // ---------------------------------------------------------------- the model
 
-const inputs = Object.fromEntries(JSON.parse($("#program").textContent).parts.observe.in.map(([, label, shape]) => [label, shape.reduce((a, b) => a * b, 1)]));
+const inputs = Object.fromEntries(entry.in.filter(([, label]) => !(label in entry.noise)).map(([, label, shape]) => [label, shape.reduce((a, b) => a * b, 1)]));
 const width = environment.actions[0].flat.length;
 function observe(before, state) {
   const seen = environment.observe(state), given = { is_first: [+!before], action: before?.action ?? zeros(width) };
@@ -36,7 +37,9 @@ function observe(before, state) {
     given[label] = label.startsWith("obs/") ? seen[key] : before?.latent[label] ?? zeros(inputs[label]);
     if (!given[label]) throw new Error(`the environment's page program does not observe ${key}`);
   }
-  return model.observe(given);
+  if (dreams) return model.observe(given);
+  const output = model.act(given); // its memory is the input of the next row
+  return { ...output, ...Object.fromEntries(Object.entries(facts.states).map(([name, label]) => [label, output[name]])) };
 }
 const imagine = (latent, action) => model.imagine({ ...latent, action });
 // Predicted probabilities as classes.
@@ -46,6 +49,12 @@ function decode(predicted) {
     const most = Math.max(...part.classes);
     return [key, part.classes.map((_, i) => argmax(Array.from(predicted[key].slice(i * most, (i + 1) * most))))];
   }));
+}
+// The most likely action of a row, as learners see it.
+function acted({ latent, predicted }) {
+  if (dreams) return choose(predicted.policy);
+  const action = Array.from(latent.action);
+  return facts.discrete ? environment.actions[action[0] - facts.start].flat : action.map((x, i) => ((x - facts.scale[0][i]) / (facts.scale[1][i] - facts.scale[0][i])) * 2 - 1);
 }
 const choose = (policy) => (facts.discrete ? environment.actions[argmax(Array.from(policy))].flat : Array.from(policy, (x) => Math.min(1, Math.max(-1, x))));
 
@@ -73,8 +82,8 @@ let rows = [], seed = 1, isPlaying = false;
 const drawFor = (row, purpose) => (noise = stream(seed * 100_000 + row * 100 + purpose));
 function add(state, reward, end, ending, isSeen) {
   drawFor(rows.length, 0);
-  const before = rows.at(-1), latent = isSeen ? observe(before, state) : imagine(before.latent, before.action);
-  rows.push({ state, reward, end, ending, isSeen, latent, predicted: model.predict(latent) });
+  const before = rows.at(-1), latent = isSeen || !dreams ? observe(before, state) : imagine(before.latent, before.action);
+  rows.push({ state, reward, end, ending, isSeen: isSeen || !dreams, latent, predicted: dreams ? model.predict(latent) : {} });
 }
 function begin() {
   random = stream(seed);
@@ -96,7 +105,7 @@ function look() {
 // The address has the seed and the actions, so that a dream can be linked.
 function remember() {
   const taken = rows.slice(0, -1).map(({ action }) => (facts.discrete ? argmax(Array.from(action)) : environment.actions.findIndex(({ flat }) => flat.every((x, i) => Math.fround(x) === action[i]))));
-  history.replaceState(null, "", taken.every((i) => i >= 0) ? `#seed=${seed}&actions=${taken.join(",")}` : `#seed=${seed}`);
+  if (location.protocol !== "about:") history.replaceState(null, "", taken.every((i) => i >= 0) ? `#seed=${seed}&actions=${taken.join(",")}` : `#seed=${seed}`);
 }
 function recall() {
   const given = new URLSearchParams(location.hash.slice(1)), asked = given.get("seed") ?? "", actions = given.get("actions") ?? "";
@@ -120,9 +129,9 @@ function paint(context, observation, side) {
 function strip() {
   const canvas = $("#strip canvas"), scale = Math.min(2, devicePixelRatio || 1), count = Math.max(1, Math.floor(canvas.clientWidth / (THUMB + 4)));
   canvas.width = canvas.clientWidth * scale;
-  canvas.height = 112 * scale;
+  canvas.height = (dreams ? 112 : 56) * scale;
   const context = canvas.getContext("2d");
-  rows.slice(-count).forEach((row, i) => [environment.observe(row.state), { ...environment.observe(row.state), ...decode(row.predicted) }].forEach((observation, side) => {
+  rows.slice(-count).forEach((row, i) => [environment.observe(row.state), { ...environment.observe(row.state), ...decode(row.predicted) }].slice(0, dreams ? 2 : 1).forEach((observation, side) => {
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.translate(i * (THUMB + 4), side * (THUMB + 8));
     context.save();
@@ -137,6 +146,7 @@ function strip() {
 }
 // The return that the agent expects after an action, and when the dream ends.
 function future(flat, number) {
+  if (!dreams) return `${Math.round(100 * rows.at(-1).latent.probabilities[number])} %`;
   drawFor(rows.length, 1 + number);
   const { latent } = rows.at(-1);
   let state = latent, action = flat, total = 0, weight = 1;
@@ -155,19 +165,19 @@ function show() {
   const row = rows.at(-1), last = rows.findLastIndex(({ isSeen }) => isSeen), since = rows.length - 1 - last;
   row.off = row.isSeen ? "" : judge(row, rows[last], rows.slice(last + 1));
   paint($("#real canvas").getContext("2d"), environment.observe(row.state), 480);
-  paint($("#dream canvas").getContext("2d"), { ...environment.observe(row.state), ...decode(row.predicted) }, 480);
+  if (dreams) paint($("#dream canvas").getContext("2d"), { ...environment.observe(row.state), ...decode(row.predicted) }, 480);
   $("#real span").textContent = `row ${rows.length - 1}, return ${short(sum(rows.map(({ reward }) => reward)))}`;
-  $("#dream span").textContent = row.isSeen ? "it sees this row" : `goes on: ${Math.round(100 * Math.min(1, row.predicted.cont[0]))} %`;
+  if (dreams) $("#dream span").textContent = row.isSeen ? "it sees this row" : `goes on: ${Math.round(100 * Math.min(1, row.predicted.cont[0]))} %`;
   const over = row.end ? ` The episode ends${row.ending ? `: ${row.ending}` : ""}.` : isOver() ? " Time is up." : "";
-  $("#verdict").textContent = (row.isSeen ? "The model sees this row." : `${since} ${since > 1 ? "steps" : "step"} with closed eyes: ${row.off || "the dream is right"}.`) + over;
+  $("#verdict").textContent = (!dreams ? "" : row.isSeen ? "The model sees this row." : `${since} ${since > 1 ? "steps" : "step"} with closed eyes: ${row.off || "the dream is right"}.`) + over;
   $("#verdict").className = row.off ? "bad" : "";
-  environment.actions.forEach(({ name, flat }, i) => {
+  if (ahead) environment.actions.forEach(({ name, flat }, i) => {
     const [label, value] = $("#futures").children[i].children;
     label.textContent = name;
     value.textContent = isOver() ? "" : future(flat, i);
   });
   document.querySelectorAll("#hands button").forEach((button) => (button.disabled = isOver()));
-  $("#look").disabled = row.isSeen;
+  if (dreams) $("#look").disabled = row.isSeen;
   strip();
   remember();
 }
@@ -186,35 +196,40 @@ function again() {
   show();
 }
 
-$("h1").textContent = `Step into the dream: ${facts.title}`;
+$("#name").textContent = dreams ? `Step into the dream: ${facts.title}` : "The agent acts";
 $("#say").textContent = facts.say;
-$("#facts").textContent = facts.facts;
+$("#model").textContent = facts.facts;
+const ahead = dreams || "probabilities" in entry.out;
+if (!ahead) $("#ahead").remove();
+else [$("#ahead h2").textContent, $("#ahead p").textContent] = dreams ? ["What if", "The agent dreams on after each first action. This is the return that it expects:"] : ["What it would do", "The probability of each action here:"];
+if (!dreams) [$("#dream"), $("#look")].forEach((part) => part.remove()), $("#stage").classList.add("alone");
 for (const { name, key, flat } of environment.actions) {
   const button = document.createElement("button"), item = document.createElement("li");
   button.textContent = `${name} ${{ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" }[key] ?? key}`;
   button.onclick = () => press(flat);
   item.append(document.createElement("span"), document.createElement("b"));
   $("#hands").append(button);
-  $("#futures").append(item);
+  if (ahead) $("#futures").append(item);
 }
+const within = $("#walk"); // a part of a longer page, which has other keys
 addEventListener("keydown", (event) => {
   const action = environment.actions.find(({ key }) => key === event.key);
-  if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!action || event.ctrlKey || event.metaKey || event.altKey || (within && !within.contains(document.activeElement))) return;
   event.preventDefault();
   press(action.flat);
 });
 $("#again").onclick = again;
-$("#look").onclick = () => { look(); show(); };
+if (dreams) $("#look").onclick = () => { look(); show(); };
 $("#auto").onclick = () => setPlaying(!isPlaying);
 let rest = 0; // turns to wait at an end
 setInterval(() => {
   if (!isPlaying || document.hidden) return;
-  if (!isOver()) { act(choose(rows.at(-1).predicted.policy)); rest = Math.ceil(2000 / Math.max(150, environment.pace)); return show(); }
+  if (!isOver()) { act(acted(rows.at(-1))); rest = Math.ceil(2000 / Math.max(150, environment.pace)); return show(); }
   if (rest-- <= 0) again();
 }, Math.max(150, environment.pace));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 addEventListener("resize", strip);
 recall();
 show();
-setPlaying(!matchMedia("(prefers-reduced-motion: reduce)").matches && rows.length === 1);
+setPlaying(!within && !matchMedia("(prefers-reduced-motion: reduce)").matches && rows.length === 1);
 document.documentElement.dataset.ready = "yes";

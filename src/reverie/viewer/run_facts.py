@@ -1,0 +1,467 @@
+"""The facts about a run that its report shows: read from its files, its data, and new episodes and dreams."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.metadata
+import io
+import itertools
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image
+
+from reverie.agent.agent import Agent
+from reverie.agent.agent_file import without_folders
+from reverie.agent.play import max_episode_steps, play_episode
+from reverie.agent.policy_file import copy_to_cpu
+from reverie.agent.return_estimate import METHODS
+from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_beginnings
+from reverie.agent.sharing import format_train_command
+from reverie.core.bounds import largest_value
+from reverie.core.documents import read_json
+from reverie.core.errors import ReverieError, count_noun
+from reverie.core.logger import logger
+from reverie.core.rows import iter_episodes
+from reverie.core.seeding import derived_seeds, seeded_rng
+from reverie.core.specs import MASK_KEY
+from reverie.core.statistics import histogram
+from reverie.core.version import version
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.data_path import OBJECT, split_paths
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.summary import summarize
+from reverie.envs.episode_info import SUCCESS_KEYS
+from reverie.envs.goal_tasks import GoalTasks
+from reverie.envs.make import make_gym
+from reverie.envs.wrappers import wrapper_stack
+from reverie.experiment.settings import Request, merge_layers
+from reverie.log.jsonl import read_metrics, split_evaluations
+from reverie.log.right_dreams import save_right_dreams
+from reverie.log.video import shrink, upscale
+from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
+from reverie.run.dream_snapshots import LearnerWeights
+from reverie.run.folder import (
+    DELETE,
+    RunFolder,
+    SavedConfig,
+    check_locations,
+    read_final_result,
+    read_saved_config,
+    settings_changes,
+    to_yaml_types,
+)
+from reverie.viewer.findings import Mean, Share, format_number
+from reverie.viewer.goals import (
+    GoalStates,
+    as_goal,
+    as_step,
+    estimate_goals,
+    has_env,
+    is_goal_agent,
+    observed_goal,
+    unit_of,
+)
+from reverie.viewer.model_free_values import critic_rewards
+
+SIDE, MAX_POINTS, SHOWN, BINS = 160, 400, 3, 20
+"""Size of a picture, points of a curve, worst episodes that are shown, and bins of a histogram of returns."""
+MAX_ROWS, MAX_MAP_POINTS = 2_000_000, 800
+"""Recorded rows that are summarized, and that a map shows."""
+SOURCE = "From the newest evaluation that was logged. "
+"""Begins the support of a finding if no episodes were played for the report."""
+REST = 0.01
+"""Discount weight after the end of an episode that was cut off, below which its return is complete."""
+NAMED = ("env.id", "env.num", "steps", "updates", "seed", "device", "data.path")
+"""Settings that the user names or the preset depends on: they are no changes of it."""
+
+
+@dataclass
+class PlayedEpisode:
+    """A whole episode."""
+
+    seed: int
+    rewards: list[float]
+    ending: str
+    """How it ended, in the environment's words if it has some."""
+    success: bool | None
+    """Whether it succeeded, by the environment's word; None if it has none."""
+    is_terminal: bool
+    expected: float | None
+    """The critic's value of the first row; None if there is no critic."""
+    distance: float | None = None
+    """Estimated steps from the first row to the goal; None if the agent has no goals or no such estimate."""
+    task: int | None = None
+    """Number of its task; None if the environment has no tasks."""
+
+    @property
+    def total(self) -> float:
+        """The sum of the rewards."""
+        return float(np.sum(self.rewards))
+
+
+def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str = "") -> dict[str, Any]:
+    """Return the numbers of a run; what there are no data for is absent.
+
+    ``run``: its agent, or its folder if the agent cannot be loaded here. ``location``: where it is shared.
+    """
+    agent, folder = (run, RunFolder(run.run)) if isinstance(run, Agent) else (None, RunFolder(run))
+    facts: dict[str, Any] = {"name": folder.path.resolve().name, "version": version()}
+    saved = read_saved_config(folder.path) if folder.config.is_file() else None
+    if saved is not None:
+        facts |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
+        facts |= {"offline": saved.experiment.get("experience") == "offline", **_describe_settings(saved)}
+        facts["commands"] = _commands(saved, facts["name"], location)
+        facts |= _read_log(folder.metrics) | _read_estimate(folder)
+        facts |= _summarize_data(folder, saved) if facts["offline"] or agent is None else {}
+    facts["step"] = max((row["step"] for row in read_metrics(folder.metrics, ())), default=0)
+    if agent is not None:
+        facts |= {"algorithm": agent.config.algo.algorithm, "env": agent.config.env.label(), "seed": agent.config.seed}
+        facts |= {"step": agent.step, "checkpoint": agent.checkpoint.name}
+    facts["unit"] = "updates" if facts.get("offline") else "env steps"
+    if agent is None or not episodes or not has_env(agent):
+        return facts | {"episodes": []} | _read_evaluation(folder, facts)
+    facts["episodes"] = played = _play(agent, episodes)
+    facts["score"] = Mean.of([episode.total for episode in played])
+    facts["random"] = Mean.of([episode.total for episode in _play(agent, min(episodes, 10), is_random=True)])
+    facts |= _count_successes([(x.task, x.success) for x in played if x.success is not None])
+    facts["failures"] = [episode.ending for episode in played if episode.success is False]
+    facts |= _compare_with_critic(agent, played)
+    if dreams and getattr(agent.algo, "world", None) is not None:
+        facts |= _judge_dreams(agent, dreams)
+    return facts
+
+
+def _count_successes(episodes: Sequence[tuple[int | None, bool]]) -> dict[str, Any]:
+    """Return the share of successes, also by task; {} without episodes with a verdict."""
+    if not episodes:
+        return {}
+    by_task: dict[int, list[bool]] = {}
+    for task, success in episodes:
+        if task is not None:
+            by_task.setdefault(task, []).append(success)
+    tasks = {str(task): Share(sum(values), len(values)) for task, values in sorted(by_task.items())}
+    return {"success": Share(sum(success for _, success in episodes), len(episodes)), "tasks": tasks}
+
+
+# ---------------------------------------------------------------- what the files say
+
+
+def _describe_settings(saved: SavedConfig) -> dict[str, Any]:
+    """Return the settings that differ from the preset, custom parts, and packages of the environment."""
+    settings, custom = without_folders(saved.experiment), without_folders(saved.custom)
+    named = {name: _setting(settings, name) for name in NAMED}
+    overrides = {name: value for name, value in named.items() if value not in (None, "")}
+    changes = list[str]()
+    with contextlib.suppress(ReverieError):  # a custom algorithm has no preset, and an old run may have other settings
+        request = Request(algorithm=saved.algorithm, preset=settings.get("preset"), overrides=overrides)
+        preset = without_folders(to_yaml_types(merge_layers(request).to_dict()))
+        changes = settings_changes({**preset, "experience": settings.get("experience")}, settings)
+    packages = {name: [trained, _installed(name)] for name, trained in saved.packages.items()}
+    return {"preset": settings.get("preset"), "changes": changes, "custom": custom, "packages": packages}
+
+
+def _commands(saved: SavedConfig, name: str, location: str) -> str:
+    """Return how to load the agent and how to train it again."""
+    load = f"agent = reverie.load({json.dumps(location or name)}{', env=...' if 'env' in saved.custom else ''})"
+    if location:
+        train = format_train_command(saved, "agent/config.yaml", "runs/again")
+        return f"{load}\n\n# train it again\nreverie pull {shlex.quote(location)} --to agent\n{train}"
+    return f"{load}\n\n# train it again\n{format_train_command(saved, f'{name}/config.yaml', f'{name}-again')}"
+
+
+def _setting(settings: Mapping[str, Any], path: str) -> Any:
+    first, _, rest = path.partition(".")
+    value = settings.get(first)
+    return value.get(rest) if rest and isinstance(value, Mapping) else value
+
+
+def _installed(package: str) -> str | None:
+    """Return the version of a package on this machine; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read_log(path: Path) -> dict[str, Any]:
+    """Return curves of the evaluations and of training episodes."""
+    rows = read_metrics(path)
+    during, final = split_evaluations(rows)
+    evaluations = [(int(row["step"]), float(row["eval/score"]), _logged_mean(row)) for row in [*during, *final]]
+    training = [(int(row["step"]), row["episode/score"]) for row in rows if "episode/score" in row]
+    every = max(1, len(training) // MAX_POINTS)
+    return {"evaluations": evaluations, "training": training[::every]}
+
+
+def _logged_mean(row: Mapping[str, float]) -> Mean:
+    """Return the mean of an evaluation with the normal interval of its standard deviation."""
+    n = int(row.get("eval/episodes", 1))
+    half = 1.96 * row.get("eval/score_std", np.nan) / max(1, n - 1) ** 0.5
+    return Mean(row["eval/score"], row["eval/score"] - half, row["eval/score"] + half, n)
+
+
+def _read_evaluation(folder: RunFolder, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of the evaluation at the end of training, or else the newest in the log; {} without either."""
+    result = read_final_result(folder.evaluation) or {}
+    if not (scores := result.get("scores")):
+        newest = [
+            {"score": mean, "step": step, "source": SOURCE} for step, _, mean in facts.get("evaluations", ())[-1:]
+        ]
+        return newest[0] if newest else {}
+    verdicts = list[tuple[int | None, bool]]()
+    for values in result.get("info", []):
+        tasks = [name.rpartition("task")[2] for name in values if name.startswith("success_rate/task")]
+        if "success_rate" in values:
+            verdicts.append((int(tasks[0]) if tasks else None, bool(values["success_rate"])))
+    measured = next((result[name] for name in ("updates", "env_steps") if name in result), facts["step"])
+    return {"score": Mean.of(scores), "source": SOURCE, "step": int(measured), **_count_successes(verdicts)}
+
+
+def _read_estimate(folder: RunFolder) -> dict[str, Any]:
+    """Return the newest estimate of the return from data alone; {} if there is none, or if it diverged."""
+    result = read_json(folder.estimate, DELETE) if folder.estimate.is_file() else {}
+    if not result or result.get("diverged"):
+        return {}
+    count = int(result.get("episodes", 0))
+    means = [
+        Mean(part["value"], part.get("low", np.nan), part.get("high", np.nan), count)
+        for part in (result["return"], result["recorded_return"])
+    ]
+    method = METHODS[result.get("method", "fqe")]
+    method = method[:1].upper() + method[1:]
+    return {"estimate": {
+        "value": means[0], "recorded": means[1], "discount": result["discount"], "method": method
+    }}  # fmt: skip
+
+
+def _summarize_data(folder: RunFolder, saved: SavedConfig) -> dict[str, Any]:
+    """Return facts about the dataset of an offline run, or about the rows that an online run keeps."""
+    is_offline = saved.experiment.get("experience") == "offline"
+    config = DatasetConfig()
+    try:
+        if is_offline:
+            config = config.merge(saved.experiment.get("data") or {})
+            check_locations({"data": config.to_dict()}, folder.config)
+        paths = split_paths(config.path) if is_offline else (str(folder.path),)
+        label = "data in memory" if OBJECT in "".join(paths) else ", ".join(path.rpartition("/")[2] for path in paths)
+        with open_reader(config.path if is_offline else folder.path, config) as reader:
+            info = reader.info()
+            summary = summarize([], info.action)
+            parts = itertools.takewhile(lambda _: summary.rows < MAX_ROWS, reader.as_recorded())
+            for episode in iter_episodes(parts):
+                summary.add(episode)
+    except (ReverieError, OSError) as error:
+        logger.warning(f"the report says nothing of the data: {error}")
+        return {}
+    if not summary.scores:
+        return {}
+    facts: dict[str, Any] = {
+        "label": label if is_offline else "rows that the run keeps",
+        "episodes": len(summary.scores),
+    }
+    facts |= {"rows": summary.rows, "terminal": summary.num_terminal, "length": float(np.mean(summary.lengths))}
+    facts["actions"] = [f"{action.name.replace('/', ' ')}: {action.format()}" for action in summary.actions]
+    if info.has_rewards:
+        counts, edges = histogram(summary.scores, BINS)
+        facts |= {"mean": float(np.mean(summary.scores)), "best": max(summary.scores), "worst": min(summary.scores)}
+        facts["histogram"] = {"counts": counts.tolist(), "edges": edges.tolist()}
+    return {"data": facts}
+
+
+# ---------------------------------------------------------------- new episodes
+
+
+def _make_env(agent: Agent, render: bool = False) -> Any:
+    """Make an environment as for evaluations."""
+    return make_gym(agent.config.eval_env_config, agent.eval_factory, render)
+
+
+def _play(agent: Agent, episodes: int, is_random: bool = False) -> list[PlayedEpisode]:
+    """Play new episodes with the most likely actions, or with random ones; of each task equally many."""
+    first_seed, played = derived_seeds(agent.config.seed)["test"], list[PlayedEpisode]()
+    rng = np.random.default_rng(first_seed)
+    with contextlib.closing(_make_env(agent)) as env:
+
+        def change(action: Any, obs: Any) -> Any:
+            if not is_random:
+                return action
+            return agent.random_action(obs, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
+
+        env.action_space.seed(first_seed)
+        limit, tasks = max_episode_steps(agent, env), _list_tasks(env)
+        for seed in range(first_seed, first_seed + episodes):
+            task = tasks[(seed - first_seed) % len(tasks)]
+            with seeded_rng(seed):  # each can be played again
+                steps = play_episode(agent, env, seed=seed, options=_options(agent, task), change=change)
+                first, *steps_after = itertools.islice(steps, limit + 1)
+                value, distance = (None, None) if is_random else _estimates(agent, env, first)
+            last = steps_after[-1]
+            played.append(PlayedEpisode(
+                seed=seed, rewards=[step.reward for step in steps_after], ending=_ending(last), success=_success(last),
+                is_terminal=last.terminated, expected=value, distance=distance, task=task,
+            ))  # fmt: skip
+    return played
+
+
+def _list_tasks(env: Any) -> tuple[int | None, ...]:
+    """Return the tasks of an environment in turn; (None,) if it has none."""
+    layers = [layer for layer in wrapper_stack(env) if isinstance(layer, GoalTasks)]
+    return layers[0].tasks if layers else (None,)
+
+
+def _options(agent: Agent, task: int | None) -> dict[str, Any] | None:
+    return None if task is None else {agent.config.eval_env_config.task_option: task}
+
+
+def _success(last: Any) -> bool | None:
+    """Return whether an episode succeeded, by the environment's word."""
+    values = [last.info[key] for key in SUCCESS_KEYS if key in last.info]
+    return bool(values[0]) if values else None
+
+
+def _ending(last: Any) -> str:
+    """Return how an episode ended: the environment's own word, or which flag it set."""
+    if isinstance(ending := last.info.get("ending"), str):
+        return ending
+    return "the end" if last.terminated else "time is up" if last.truncated else "cut by the report"
+
+
+def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float | None]:
+    """Return the critic's value of the first row, and the estimated distance of an agent with goals."""
+    obs, value, distance = agent.observer.raw_input(env, first.obs), None, None
+    with contextlib.suppress(ReverieError):
+        if is_goal_agent(agent):
+            distance = float(agent.distance(obs))
+        else:
+            value = float(agent.value(obs, action_mask=first.mask))
+    return value, distance if distance is not None and np.isfinite(distance) else None
+
+
+def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[str, Any]:
+    """Return what the critic expects at the first row, and the discounted return that came.
+
+    {} in other units, and if an episode was cut off before its return was complete: the others are a selection.
+    """
+    gamma = largest_value(getattr(agent.config.algo, "discount", 1.0))
+    ones = np.ones(2, np.float32)
+    is_scaled = agent.config.env.clip_reward != "none" or not np.array_equal(critic_rewards(agent, ones)[1:], ones[1:])
+    is_whole = all(x.is_terminal or gamma ** len(x.rewards) < REST for x in played)
+    if is_scaled or not is_whole or any(x.expected is None for x in played):
+        return {}
+    actual = [float(np.dot(x.rewards, gamma ** np.arange(len(x.rewards)))) for x in played]
+    expected = [float(x.expected or 0.0) for x in played]
+    return {"critic": {
+        "expected": float(np.mean(expected)), "actual": float(np.mean(actual)),
+        "error": Mean.of([a - b for a, b in zip(expected, actual, strict=True)]),
+    }}  # fmt: skip
+
+
+# ---------------------------------------------------------------- dreams and pictures
+
+
+def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
+    """Return the shares of right dreams of the agent and, of the same episodes, of the snapshots of its training."""
+    batches, random = (play_beginnings(agent, dreams, random=is_random) for is_random in (False, True))
+    if not batches:
+        return {}
+    own, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
+    snapshots = [(agent.step, own)]
+    for path in Checkpoints(agent.run / "dream_snapshots").paths():
+        try:
+            LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
+            snapshots.append((step_from_name(path), Share(*count_right_dreams(before, batches))))
+        except ReverieError as error:
+            logger.warning(f"{path} is left out of the report: {error}")
+    snapshots.sort()
+    title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
+    save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
+    return {
+        "dreams": own, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
+        "snapshots": snapshots, "beginnings": (batches, random),
+    }  # fmt: skip
+
+
+def show_episodes(agent: Agent, played: Sequence[PlayedEpisode], frames: int) -> list[dict[str, Any]]:
+    """Return the worst episodes, the median and the best, with pictures of evenly spaced rows."""
+    ranked = sorted(played, key=lambda episode: (episode.total, -len(episode.rewards)))
+    picked = {id(x): x for x in (*ranked[:SHOWN], *ranked[len(ranked) // 2 :][:1], *ranked[-1:])}
+    names = {id(x): "median" for x in ranked[len(ranked) // 2 :][:1]} | {id(x): "best" for x in ranked[-1:]}
+    return [
+        {
+            "name": names.get(key, f"worst {number}" if number > 1 else "worst"), "facts": _episode_texts(episode),
+            "pictures": _pictures(agent, episode, frames),
+        }
+        for number, (key, episode) in enumerate(picked.items(), 1)
+    ]  # fmt: skip
+
+
+def _pictures(agent: Agent, episode: PlayedEpisode, frames: int) -> list[list[Any]]:
+    """Play an episode again; return numbers of rows and their pictures, none if the environment cannot be drawn."""
+    length = len(episode.rewards)
+    rows = sorted({round(x) for x in np.linspace(0, length, min(frames, length + 1))}) if frames else []
+    pictures = list[list[Any]]()
+    with contextlib.suppress(ReverieError), contextlib.closing(_make_env(agent, render=True)) as env:
+        if env.render_mode is None:
+            return []
+        with seeded_rng(episode.seed):
+            steps = play_episode(agent, env, seed=episode.seed, options=_options(agent, episode.task))
+            for number, _ in enumerate(itertools.islice(steps, length + 1)):
+                if number in rows:
+                    pictures.append([number, _encode(np.asarray(env.render()))])
+    return pictures
+
+
+def _encode(frame: np.ndarray) -> str:
+    """Return a picture ``[H, W, 3]`` as a URL."""
+    file = io.BytesIO()
+    Image.fromarray(shrink(upscale(frame), SIDE)).quantize(64).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _episode_texts(episode: PlayedEpisode) -> list[str]:
+    task = [] if episode.task is None else [f"task {episode.task}"]
+    texts = [f"return {format_number(episode.total)}", count_noun(len(episode.rewards), "step"), episode.ending]
+    return [*task, *texts, f"seed {episode.seed}"]
+
+
+def describe_episode(episode: PlayedEpisode) -> dict[str, Any]:
+    """Return the facts of an episode as plain values."""
+    facts = {"seed": episode.seed, "return": episode.total, "steps": len(episode.rewards), "ending": episode.ending}
+    return facts | ({} if episode.task is None else {"task": episode.task})
+
+
+# ---------------------------------------------------------------- goals
+
+
+def map_goal(agent: Agent, task: int | None) -> dict[str, Any]:
+    """Return recorded states on two axes with their estimated distance to the goal of a task, or else their value.
+
+    {} if the agent has no goals, or its data cannot be read.
+    """
+    if not is_goal_agent(agent):
+        return {}
+    with contextlib.suppress(ReverieError, OSError):
+        states, name = GoalStates(agent), "a recorded state"
+        goal = {key: states.obs[key][:1] for key in states.keys}
+        if has_env(agent):
+            with contextlib.closing(_make_env(agent)) as env:
+                seed = derived_seeds(agent.config.seed)["test"]
+                first = next(play_episode(agent, env, seed=seed, options=_options(agent, task)))
+                goal = observed_goal(agent, agent.to_step(agent.observer.raw_input(env, first.obs)).obs)
+            name = "the goal of its first episode" if task is None else f"the goal of task {task}"
+        (x, y), wanted = states.default_axes, as_goal(agent, goal, 0)
+        if (estimates := states.estimate(wanted)) is None:
+            return {}
+        step = as_step({key: rows[:1] for key, rows in states.obs.items()} | wanted)
+        unit = unit_of(agent, estimate_goals(agent, step, agent.initial_state(1)))
+        points = np.stack([states.axes[x], states.axes[y], estimates], 1)[:MAX_MAP_POINTS]
+        return {"points": points[np.isfinite(points).all(1)], "place": states.coordinates(goal, x, y)[0],
+                "axes": [x, y], "goal": name, "unit": unit}  # fmt: skip
+    return {}
