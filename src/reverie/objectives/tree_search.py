@@ -42,7 +42,7 @@ class Transition(NamedTuple):
 class SearchModel(Protocol):
     """A model to search in: learned networks, or the rules of a game."""
 
-    def __call__(self, state: Tensor, action: Tensor) -> Transition:
+    def __call__(self, state: Tensor, action: Tensor, /) -> Transition:
         """Return the transitions from states ``[N, ...]`` by actions ``[N]``, int64."""
 
 
