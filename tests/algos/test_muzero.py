@@ -7,9 +7,11 @@ import torch
 
 from contracts import SPECS, batch, build, shown
 from reverie.algos.planner import SEARCH_POLICY, SEARCH_VALUE
+from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK_KEY, ObsPart
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.envs.board_games import NimRules, solve
 from reverie.objectives.estimators import NStep
 
 ROWS, UNROLL = 9, 4
@@ -105,3 +107,68 @@ def test_new_searches_are_those_of_the_last_windows():
 def test_windows_that_are_too_short_are_refused():
     with pytest.raises(ConfigError, match=r"batch_length = 4, unroll = 3: expected windows of at least 5 rows"):
         build("muzero", batch_length=4, unroll=3)
+
+
+def solved_windows(rules, count, rows, generator):
+    """Windows ``[count, rows]`` of perfect games from random positions, one after the other, and their values."""
+    solutions, size = solve(rules), rules.num_actions
+    positions = list(solutions)
+    shapes = {"board": rules.board(rules.start()).shape, "action": (size,), "policy": (size,), "value": (1,)}
+    shapes |= dict.fromkeys(("reward", "first", "last", "player"), ())
+    columns = {name: torch.zeros(count, rows, *shape) for name, shape in shapes.items()}
+    for b in range(count):
+        begins = True
+        for t in range(rows):
+            if begins:
+                position = positions[int(torch.randint(len(positions), (), generator=generator))]
+                reward, over, player = 0.0, False, 0
+            row = {"reward": reward, "first": begins, "last": over, "player": player}
+            row |= {"board": torch.from_numpy(rules.board(position)), "action": torch.zeros(size)}
+            row |= {"policy": torch.zeros(size), "value": 0.0}
+            begins = over
+            if not over:
+                solution = solutions[position]
+                action = solution.optimal[int(torch.randint(len(solution.optimal), (), generator=generator))]
+                row["policy"][list(solution.optimal)] = 1 / len(solution.optimal)
+                row["value"], row["action"][action] = solution.value, 1
+                position, reward, over = rules.play(position, action)
+                player = 1 - player
+            for name, x in row.items():
+                columns[name][b, t] = x
+    last = columns["last"].bool()
+    return Batch(
+        obs={"board": columns["board"], PLAYER_KEY: columns["player"].long()}, action=columns["action"],
+        reward=columns["reward"], is_first=columns["first"].bool(), is_last=last, is_terminal=last,
+        weight=torch.ones(count), index=torch.arange(count),
+        extras={SEARCH_POLICY: columns["policy"], SEARCH_VALUE: columns["value"]},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_of_a_solved_game_are_learned_with_their_signs(sign):
+    """Also after k moves in the model; with the discount of one player they are not."""
+    rules = NimRules((2, 3))
+    spec = {"board": ObsPart(kind="vector", shape=rules.board(rules.start()).shape, dtype="float32"),
+            PLAYER_KEY: ObsPart(kind="player", shape=(), dtype="int64", classes=(2,))}  # fmt: skip
+    actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(rules.num_actions,))})
+    cfg = algorithm_config("muzero")().merge({
+        "batch_length": 6, "unroll": 3, "value_estimator": "n_step(1)", "discount": 1.0, "lr": 3e-3, "batch_size": 64,
+        "networks.units": (64,), "networks.encoder_units": (32,), "networks.max_value": 1.0, "networks.bins": 21,
+    })  # fmt: skip
+    agent, g = cfg.build(spec, actions, seed=0), torch.Generator().manual_seed(0)
+    assert agent.objective.discount == -1
+    agent.objective.discount = -sign
+    torch.manual_seed(0)
+    batches = [solved_windows(rules, 64, 6, g) for _ in range(10)]
+    for batch_of_games in 15 * batches:
+        agent.update(batch_of_games)
+    networks, errors = agent.objective.networks, []
+    with torch.no_grad():
+        z, alive = networks({"board": batch_of_games.obs["board"][:, 0]}), ~batch_of_games.is_last[:, 0]
+        for k in range(4):
+            value = batch_of_games.extras[SEARCH_VALUE][:, k, 0]
+            errors.append((networks.predict(z)[1].mean() - value).abs()[alive])
+            z = networks.step(z, batch_of_games.action[:, k])[1]
+            alive = alive & ~batch_of_games.is_last[:, k + 1]
+    error = torch.cat(errors).mean()
+    assert error < 0.1 if sign > 0 else error > 0.3

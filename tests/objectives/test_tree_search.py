@@ -1,6 +1,7 @@
 """Tree search: node by node as the authors' code, on problems with known values, and its constants."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.objectives.tree_search import Node, SearchSettings, Transition, schedule, search
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -39,8 +41,9 @@ def gumbel_like(x, g):
     return -torch.empty_like(x).exponential_(generator=g).log()
 
 
+@pytest.mark.parametrize("kernels", ["compiled", "definition"])
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_trees_are_equal_to_the_authors_node_by_node(name):
+def test_trees_are_equal_to_the_authors_node_by_node(name, kernels):
     with np.load(GOLDEN / name) as z:
         data = {key: torch.from_numpy(z[key]) for key in z.files}
     names = ("reward", "discount", "next", "logits", "value")
@@ -53,7 +56,8 @@ def test_trees_are_equal_to_the_authors_node_by_node(name):
     if not rescales:  # with a known range, which changes logits by a constant, and by rounding
         options = options._replace(q_range_floor=16.0, c_scale=16.0 * options.c_scale)
     root = Node(at, data["logits"][at], data["value"][at])
-    result = search(model, root, data["legal"], data["gumbel"], options)
+    with use_only_kernels() if kernels == "definition" else nullcontext():
+        result = search(model, root, data["legal"], data["gumbel"], options)
     tree = result.tree
     assert torch.equal(tree.child.int(), data["children_index"])
     assert torch.equal(tree.visits.int(), data["children_visits"])

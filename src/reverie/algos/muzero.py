@@ -30,7 +30,7 @@ from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
-from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
+from reverie.core.specs import PLAYER_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.actor import JointDistribution
 from reverie.nn.adam import Adam, joint_gradient_step
@@ -50,6 +50,19 @@ from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, T
 # ---------------------------------------------------------------------- losses
 
 
+class Simplices(nn.Module):
+    """A layer norm, and a softmax of every ``size`` numbers: the latents of TD-MPC2."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.scale: nn.Parameter = nn.Parameter(torch.ones(width))
+        self.shift: nn.Parameter = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sim_norm(x, self.size, self.scale, self.shift)
+
+
 class MuZeroNetworks(nn.Module):
     """Encoder h, dynamics with rewards g, prediction of policy and value f: figure 1 of the paper."""
 
@@ -60,9 +73,11 @@ class MuZeroNetworks(nn.Module):
         super().__init__()
         n, latent = cfg.networks, cfg.networks.latent
         self.width = width
-        self.cfg: MuZeroNetworkConfig = n
+        self.latent = latent
         self.inputs: ObsConcat = ObsConcat(obs_spec, n, cfg.dtype)
         self.body: ReluMLP = ReluMLP(self.inputs.width, n.encoder_units, latent)
+        self.norm: Simplices = Simplices(latent, n.simplex)
+        self.next_norm: Simplices = Simplices(latent, n.simplex)
         self.dynamics: ReluMLP = ReluMLP(latent + width, n.units, latent + n.bins)
         self.prediction: ReluMLP = ReluMLP(latent, n.units, width + n.bins)
         with torch.no_grad():  # the first rewards and values are 0
@@ -73,12 +88,13 @@ class MuZeroNetworks(nn.Module):
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to latents ``[..., L]``."""
-        return sim_norm(self.body(self.inputs(obs)), self.cfg.simplex)
+        z: Tensor = self.norm(self.body(self.inputs(obs)))
+        return z
 
     def step(self, z: Tensor, action: Tensor) -> tuple[SqrtTwoHot, Tensor]:
         """Return the reward ``[...]`` of one-hot actions ``[..., A]`` in latents, and the next latents ``[..., L]``."""
-        after, logits = self.dynamics(z, action.to(z.dtype)).tensor_split([self.cfg.latent], -1)
-        return SqrtTwoHot(logits, self.bins), sim_norm(after, self.cfg.simplex)
+        after, logits = self.dynamics(z, action.to(z.dtype)).tensor_split([self.latent], -1)
+        return SqrtTwoHot(logits, self.bins), self.next_norm(after)
 
     def predict(self, z: Tensor) -> tuple[Tensor, SqrtTwoHot]:
         """Return the policy's logits ``[..., A]`` and the value ``[...]`` of latents ``[..., L]``."""
@@ -112,7 +128,7 @@ class MuZeroObjective(NotesChanges, nn.Module):
         self.width = width
         self.networks: MuZeroNetworks = MuZeroNetworks(obs_spec, width, cfg)
         self.draws: RandomDraws = RandomDraws()
-        self.discount: float = cfg.discount
+        self.discount: float = -cfg.discount if PLAYER_KEY in obs_spec else cfg.discount
         scales = torch.full((cfg.unroll + 1,), 1 / cfg.unroll).index_fill(0, torch.tensor(0), 1.0)
         self.register_buffer("scales", scales, persistent=False)
         self.target_networks: TargetNetwork | None = None

@@ -167,6 +167,15 @@ MUZERO_CARTPOLE: Settings = MUZERO | {
 }
 """CartPole-v1 in minutes on one CPU core."""
 
+MUZERO_BOARD: Settings = MUZERO | {
+    "steps": 200_000, "replay_ratio": 0.0625, "env.id": "reverie/TicTacToe-v0", "env.num": 64,
+    "env.kwargs": {"opening_moves": 6}, "replay.capacity": 60_000, "learning_starts": 2000,
+    "schedule.eval_every": 50_000, "algo.batch_length": 12, "algo.value_estimator": "td1", "algo.discount": 1.0,
+    "algo.lr": 2e-3, "algo.q_range_floor": 2.0, "algo.networks.bins": 21, "algo.networks.max_value": 1.0,
+}
+"""MuZero in board games against itself, with results of -1, 0 and 1. Few updates on many games learn most in little
+time; so do games that begin after random moves."""
+
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
         "DreamerV3 with its fixed hyperparameters at 12M parameters, for any environment; train ratio by reverie.",
@@ -342,6 +351,14 @@ TABLE: dict[str, Preset] = {
         cpu_changes={}),
     "muzero_cartpole": Preset("muzero", MUZERO_CARTPOLE,
         "MuZero on CartPole-v1: minutes on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
+    "muzero_board": Preset("muzero", MUZERO_BOARD,
+        "MuZero against itself in small board games: minutes on one CPU core; settings by reverie.",
+        env_prefixes="reverie/TicTacToe- reverie/ConnectFour- reverie/Nim-"),
+    "muzero_pettingzoo": Preset("muzero",
+        MUZERO_BOARD | {"env.id": "pettingzoo/classic.tictactoe_v3",
+            "env.kwargs": {"agent": "all", "opening_moves": 6}},
+        "MuZero against itself in PettingZoo's games of two players; settings by reverie.",
+        env_prefixes="pettingzoo/classic."),
     "bmpc": Preset("bmpc", TDMPC2,
         "BMPC at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
         cpu_changes=_BMPC_CPU),
