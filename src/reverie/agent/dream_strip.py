@@ -8,7 +8,7 @@ import numpy as np
 
 from reverie.algos.base import prediction_name
 from reverie.core.errors import count_noun
-from reverie.core.specs import SPECIAL_KINDS, ObsPart, ObsSpec
+from reverie.core.specs import ObsPart, ObsSpec
 from reverie.log.strip import COLUMNS, Strip, choose_columns
 
 MAX_MATCHING_ERROR, MIN_DIFFERING_ERROR = 0.25, 1.0
@@ -70,7 +70,7 @@ def _measure_errors(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Return the errors ``[T]`` of the dream, those of repeating row ``last_seen``, and text about wrong classes."""
     count = len(real["reward"])
-    names = {prediction_name(key): part for key, part in spec.items() if part.kind not in SPECIAL_KINDS}
+    names = {prediction_name(key): part for key, part in spec.items() if part.kind != "mask"}
     parts = {name: part for name, part in names.items() if name in predicted}
     guess = {name: predicted[name][:count] for name in (*parts, "reward")}
     repeated = {key: np.repeat(values[last_seen : last_seen + 1], count, 0) for key, values in real.items()}

@@ -220,13 +220,13 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
         return self._observe(), reward, self._over, False, {}
 
     def _observe(self) -> dict[str, Any]:
-        return observe_position(self.rules, self.position, self.player, self._over)
+        return _observe_position(self.rules, self.position, self.player, self._over)
 
     def render(self) -> Any:
         return self.rules.format(self.position, self.player) if self.render_mode == "ansi" else None
 
 
-def observe_position(rules: Rules, position: Position, player: int, is_over: bool = False) -> dict[str, Any]:
+def _observe_position(rules: Rules, position: Position, player: int, is_over: bool = False) -> dict[str, Any]:
     """Return the observation of a position; after the end, all actions are marked as legal."""
     mask = np.full(rules.num_actions, is_over, np.int8)
     mask[rules.find_legal(position)] = 1
@@ -286,7 +286,7 @@ ChooseFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 def _stack_observations(rules: Rules, positions: list[Position], player: int) -> dict[str, np.ndarray]:
     """Return the observations ``[N, ...]`` of positions."""
-    rows = [observe_position(rules, position, player) for position in positions]
+    rows = [_observe_position(rules, position, player) for position in positions]
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 

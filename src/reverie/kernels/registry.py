@@ -98,7 +98,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (number_distributions.TwoHot.mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
     (number_distributions.TwoHot.loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (tree_search.select, Kernel(search.supports_search, search.select_cpu)),
-    (tree_search.backup, Kernel(search.supports_search, search.backup_cpu)),
+    (tree_search.backup, Kernel(search.supports_backup, search.backup_cpu)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_float32, is_cpu_float32
-from reverie.objectives.tree_search import Tree
+from reverie.objectives.tree_search import Transition, Tree
 
 INTEGERS = ("child", "parent", "action")
 """Fields of a tree with int64; ``legal`` is bool, all others are float32."""
@@ -33,9 +34,22 @@ def select_cpu(
     return node, action
 
 
-def backup_cpu(tree: Tree, leaf: int) -> None:
+def supports_backup(tree: Tree, leaf: int, node: Tensor, action: Tensor, transition: Transition) -> bool:
+    """Return whether :func:`backup_cpu` can be used."""
+    reward, discount, (_, logits, value) = transition
+    dtypes = node.dtype is action.dtype is torch.int64 and node.is_contiguous() and action.is_contiguous()
+    shapes = logits.shape == tree.legal.shape and reward.shape == discount.shape == value.shape == node.shape
+    return dtypes and shapes and is_cpu_float32(reward, discount, logits, value) and supports_search(tree)
+
+
+def backup_cpu(tree: Tree, leaf: int, node: Tensor, action: Tensor, transition: Transition) -> None:
     """Compute ``tree_search.backup``."""
-    call_compiled("search_backup", data_pointers(*tree), *_sizes(tree), leaf)
+    reward, discount, (_, logits, value) = transition
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    predicted = [(x, x.stride(0)) for x in (reward, discount, value, logits)]
+    call_compiled(
+        "search_backup", data_pointers(*tree), *_sizes(tree), leaf, node, action, *itertools.chain(*predicted)
+    )
 
 
 def _sizes(tree: Tree) -> tuple[int, int, int, int]:

@@ -189,11 +189,18 @@ def select(tree: Tree, simulation: int, c_visit: float, c_scale: float, q_range_
 
 
 @accelerated
-def backup(tree: Tree, leaf: int) -> None:
-    """Add the return of node ``leaf`` of each tree to all nodes above it, G <- r + d G, and count the visits."""
-    node = torch.full_like(tree.parent[:, 0], leaf)
+def backup(tree: Tree, leaf: int, node: Tensor, action: Tensor, transition: Transition) -> None:
+    """Add node ``leaf``, which an action ``[N]`` of a node ``[N]`` leads to, and its return to all nodes above it.
+
+    G <- r + d G; each edge on the way counts a visit.
+    """
     rows = torch.arange(len(node), device=node.device)
-    total = tree.raw_value[:, leaf]
+    edge = (rows, node, action)
+    tree.reward[edge], tree.discount[edge] = transition.reward, transition.discount
+    tree.logits[:, leaf], tree.child[edge] = transition.node.logits, torch.full_like(node, leaf)
+    tree.raw_value[:, leaf] = tree.mean_value[:, leaf] = transition.node.value
+    tree.parent[:, leaf], tree.action[:, leaf] = node, action
+    node, total = torch.full_like(node, leaf), tree.raw_value[:, leaf]
     while len(rows):
         parent, action = tree.parent[rows, node], tree.action[rows, node]
         edge = (rows, parent, action)
@@ -241,13 +248,9 @@ def search(model: SearchModel, root: Node, legal: Tensor, gumbel: Tensor, settin
     states[:, 0] = root.state
     for simulation in range(settings.num_simulations):
         node, action = select(tree, simulation, *constants)
-        reward, discount, new = model(states[rows, node], action)
-        leaf, edge = simulation + 1, (rows, node, action)
-        states[:, leaf], tree.logits[:, leaf] = new.state, new.logits
-        tree.raw_value[:, leaf] = tree.mean_value[:, leaf] = new.value
-        tree.reward[edge], tree.discount[edge], tree.child[edge] = reward, discount, torch.full_like(node, leaf)
-        tree.parent[:, leaf], tree.action[:, leaf] = node, action
-        backup(tree, leaf)
+        transition = model(states[rows, node], action)
+        states[:, simulation + 1] = transition.node.state
+        backup(tree, simulation + 1, node, action, transition)
     return summarize(tree, settings)
 
 

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -109,11 +110,22 @@ void search_select(void *const *tree, int64_t roots, int64_t nodes, int64_t acti
     }
 }
 
-/* Add the return of node `leaf` of each root to all nodes above it. */
-void search_backup(void *const *tree, int64_t roots, int64_t nodes, int64_t actions, int64_t simulations, int64_t leaf) {
+/* Add node `leaf` of each root, which `action` [N] of `node` [N] leads to, and its return to all nodes above it. The rows
+ * of what was predicted lie as far apart as the number after each array says. */
+void search_backup(void *const *tree, int64_t roots, int64_t nodes, int64_t actions, int64_t simulations, int64_t leaf,
+                   const int64_t *node_, const int64_t *action, const float *reward, int64_t reward_stride,
+                   const float *discount, int64_t discount_stride, const float *value, int64_t value_stride,
+                   const float *logits, int64_t logits_stride) {
     for (int64_t i = 0; i < roots; i++) {
         Root t = root_at(tree, i, nodes, actions, simulations);
-        float total = t.raw[leaf];
+        int64_t first = node_[i] * actions + action[i];
+        t.reward[first] = reward[i * reward_stride];
+        t.discount[first] = discount[i * discount_stride];
+        t.child[first] = leaf;
+        t.parent[leaf] = node_[i];
+        t.action[leaf] = action[i];
+        memcpy(t.logits + leaf * actions, logits + i * logits_stride, (size_t)actions * sizeof(float));
+        float total = t.raw[leaf] = t.mean[leaf] = value[i * value_stride];
         for (int64_t node = leaf, parent; (parent = t.parent[node]) >= 0; node = parent) {
             int64_t row = parent * actions, edge = row + t.action[node];
             float count = 1;
