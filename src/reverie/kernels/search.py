@@ -11,16 +11,13 @@ from torch import Tensor
 from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_float32, is_cpu_float32
 from reverie.objectives.tree_search import Transition, Tree
 
-INTEGERS = ("child", "parent", "action")
-"""Fields of a tree with int64; ``legal`` is bool, all others are float32."""
-
 
 def supports_search(tree: Tree, *_: Any) -> bool:
-    """Return whether the compiled functions can be used."""
-    fields = tree._asdict()
-    integers, legal = [fields.pop(name) for name in INTEGERS], fields.pop("legal")
-    dtypes = legal.dtype is torch.bool and all(x.dtype is torch.int64 for x in integers)
-    return dtypes and all(x.is_contiguous() for x in tree) and is_cpu_float32(*fields.values())
+    """Return whether the compiled functions can be used.
+
+    All arrays of ``tree_search.start`` are contiguous, and have the dtypes of the ones that are looked at here.
+    """
+    return tree.legal.dtype is torch.bool and is_cpu_float32(tree.logits, tree.raw_value, tree.gumbel)
 
 
 def select_cpu(

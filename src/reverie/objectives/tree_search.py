@@ -221,7 +221,7 @@ def start(root: Node, legal: Tensor, gumbel: Tensor, settings: SearchSettings) -
     tree = Tree(
         **{name: root.logits.new_zeros(count, nodes, width) for name in EDGES}, **links,
         child=links["parent"].new_full((count, nodes, width), -1), raw_value=root.value.new_zeros(count, nodes),
-        mean_value=root.value.new_zeros(count, nodes), legal=legal, gumbel=gumbel,
+        mean_value=root.value.new_zeros(count, nodes), legal=legal.contiguous(), gumbel=gumbel.contiguous(),
         considered=_schedules(m, settings.num_simulations).to(legal.device)[legal.sum(-1).clamp(max=m)],
     )  # fmt: skip
     logits = root.logits - root.logits.amax(-1, keepdim=True)
