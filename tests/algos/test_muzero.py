@@ -104,6 +104,13 @@ def test_new_searches_are_those_of_the_last_windows():
     torch.testing.assert_close(new[1:].sum(-1), torch.ones(3, 4))
 
 
+def test_other_algorithms_refuse_games_of_two_players():
+    """They would add up the rewards of both."""
+    spec = SPECS["vector"] | {PLAYER_KEY: ObsPart(kind="player", shape=(), dtype="int64", classes=(2,))}
+    with pytest.raises(ConfigError, match=r"^dqn does not learn games of two players.* Use muzero"):
+        algorithm_config("dqn")().build(spec, build("muzero").acts)
+
+
 def test_windows_that_are_too_short_are_refused():
     with pytest.raises(ConfigError, match=r"batch_length = 4, unroll = 3: expected windows of at least 5 rows"):
         build("muzero", batch_length=4, unroll=3)
