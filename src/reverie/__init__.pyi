@@ -52,6 +52,7 @@ from .algos.impala import IMPALAConfig as IMPALAConfig
 from .algos.iql import IQLConfig as IQLConfig
 from .algos.iqn import IQNConfig as IQNConfig
 from .algos.lewm import LeWMConfig as LeWMConfig
+from .algos.muzero import MuZeroConfig as MuZeroConfig
 from .algos.plan2explore import Plan2ExploreConfig as Plan2ExploreConfig
 from .algos.plan2explore_v1 import Plan2ExploreV1Config as Plan2ExploreV1Config
 from .algos.plan2explore_v3 import Plan2ExploreV3Config as Plan2ExploreV3Config

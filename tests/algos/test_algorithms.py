@@ -296,7 +296,9 @@ def test_windows_are_of_one_episode_or_cross_if_they_are_long():
         if build(name).extra_spec.keys() == {MEMORY_COLUMN}:
             assert build(name, batch_length=4).window.crosses_episodes
             continue
-        rows = {"fql_chunks": 3}.get(name, 4 if name.startswith("decision") else 5 if name.startswith("lewm") else 2)
+        rows = {"fql_chunks": 3, "muzero": 3}.get(
+            name, 4 if name.startswith("decision") else 5 if name.startswith("lewm") else 2
+        )
         window = build(name).window
         crosses = rows > 2 and not name.startswith("lewm")
         assert (window.rows, window.context, window.crosses_episodes) == (rows, 0, crosses)

@@ -87,7 +87,7 @@ def every_learner():
         yield name, made, contracts.batch
     for name in sorted({*contracts.DISTINCT, "fql_chunks"} - contracts.ON_POLICY.keys()):  # which normalizes values
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
-        scaled |= {"reanalyze_interval": 0} if name == "bmpc" else {}  # each rank plans for its own windows
+        scaled |= {"reanalyze_interval": 0} if name in ("bmpc", "muzero") else {}  # each rank plans for its own windows
         scaled |= {DROPOUT[name]: 0.0} if name in DROPOUT else {}  # each rank drops others
         if not hasattr(contracts.CONFIGS[name], "goal_keys"):  # which are of single transitions
             scaled |= {"batch_length": 3}

@@ -220,6 +220,7 @@ NOT_CROSSED = {
     **dict.fromkeys(("algo c51", "algo iqn"), "learns as qr_dqn does"),
     **dict.fromkeys(("algo dreamer_v1", "algo dreamer_v2", "algo r2dreamer", "algo plan2explore",
                      "algo plan2explore_v1", "algo plan2explore_v3"), "learns from the windows of dreamer_v3"),
+    "algo muzero": "plans, and learns from windows that cross episodes as dqn with n_step does",
     **dict.fromkeys(("algo tdmpc2", "algo bmpc"), "plans, and learns from windows of transitions as td3 does"),
     "algo sac_ae": _IMAGES, "algo impala": "long mode",
     "algo gail": "two sources of rows: tests/algos/test_gail.py",

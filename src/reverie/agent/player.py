@@ -21,7 +21,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
 from reverie.core.foreign_names import AGENT_NAMES, describe_missing, find_line
 from reverie.core.spaces import column, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, SPECIAL_KINDS, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.envs.config import MakeEnv
 from reverie.envs.flat_env import FlatEnv
@@ -333,5 +333,5 @@ def _unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
     probed = algo.probe.targets(spec) if getattr(algo, "probe", None) is not None else []
-    unread = [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+    unread = [key for key, part in spec.items() if part.kind not in SPECIAL_KINDS and not re.fullmatch(keys, key)]
     return [*unread, *probed]

@@ -251,7 +251,7 @@ def random_observation(part: ObsPart, rows: int, actions: ActionSpec) -> Tensor:
         return (torch.rand(shape) < 0.5) | (random_flat_actions(actions, rows, np.random.default_rng(seed)) != 0)
     if part.kind == "image":
         return (torch.rand(shape) * (part.high - part.low) + part.low).to(getattr(torch, part.dtype))
-    if part.kind == "categorical":
+    if part.kind in ("categorical", "player"):
         return (torch.rand(shape) * torch.tensor(part.classes).reshape(part.shape)).long()
     return torch.randn(shape)
 

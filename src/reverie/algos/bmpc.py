@@ -8,21 +8,22 @@ single task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
+from reverie.algos.planner import ReanalyzeConfig, ReanalyzingLearner
 from reverie.algos.tdmpc2 import SIZES as SIZES
 from reverie.algos.tdmpc2 import TDMPC2, TDMPC2Config, TDMPC2Objective
 from reverie.algos.tdmpc2_planner import PLANNED, PolicySample
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch
 from reverie.nn.normals import HALF_LOG_2PI, ClippedNormal
 from reverie.nn.tdmpc2_networks import MishMLP, TDMPC2NetworkConfig
 from reverie.objectives.kl import gaussian_kl
@@ -68,10 +69,10 @@ class BMPCObjective(TDMPC2Objective):
         return total + discount * alive * self.policy_values(self.target_critic.model, z).mean(0)
 
     @torch.no_grad()
-    def reanalyze(self, batch: Batch, count: int) -> Tensor:
+    def reanalyze(self, batch: Batch, count: int) -> dict[str, Tensor]:
         """Return the plans ``[B, T, 2, A]`` of a batch, with new ones for its last ``count`` windows: section 4.3.
 
-        The last row of a window keeps its plan. The last windows count if windows overlap when plans are stored.
+        The last row of a window keeps its plan.
         """
         obs = {key: x[-count:, :-1].flatten(0, 1) for key, x in batch.obs.items()}
         z: Tensor = self.encoder(obs)  # [N, L], N = count * H
@@ -80,7 +81,7 @@ class BMPCObjective(TDMPC2Objective):
             fresh = self.plan(z, before, False, partial(self.policy, min_log_std=self.cfg.reanalyze_min_log_std))[2]
         planned = batch.extras[PLANNED].clone()
         planned[-count:, :-1] = fresh.view(-1, self.cfg.horizon, 2, self.width)
-        return planned
+        return {PLANNED: planned}
 
     # ---------------------------------------------------------------- the networks
 
@@ -115,7 +116,7 @@ class BMPCObjective(TDMPC2Objective):
 # ---------------------------------------------------------------------- learner
 
 
-class BMPC(TDMPC2):
+class BMPC(ReanalyzingLearner, TDMPC2):
     """The learner of BMPC: TD-MPC2's, which also makes new plans for some of the rows."""
 
     objective: BMPCObjective
@@ -124,32 +125,13 @@ class BMPC(TDMPC2):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BMPCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.extra_spec: dict[str, ColumnSpec] = {PLANNED: ColumnSpec(shape=(2, action_spec.width), dtype="float32")}
-        self.updates: int = 0  # in Python, so that updates without new plans do not pay for them
-
-    def update(self, batch: Batch) -> Update:
-        """Take the step of TD-MPC2; every k-th one on a batch with new plans, which are returned to be stored.
-
-        The plans are not captured, as they take far longer than Python, and all memory of a capture stays reserved.
-        """
-        vars(self)["updates"] += 1
-        if not self.cfg.reanalyze_interval or self.updates % self.cfg.reanalyze_interval:
-            return super().update(batch)
-        prepared = self.prepare_batch(batch.to(self.device))
-        planned = {PLANNED: self.objective.reanalyze(prepared, min(self.cfg.reanalyze_batch_size, len(batch.index)))}
-        return replace(super().update(replace(batch, extras={**batch.extras, **planned})), extras=planned)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"updates": self.updates}
-
-    def load_extra_state(self, state: State) -> None:
-        self.updates = int(state["updates"])
 
 
 # ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class BMPCConfig(TDMPC2Config):
+class BMPCConfig(ReanalyzeConfig, TDMPC2Config):
     """Settings of BMPC, with the defaults of the authors' code; other settings are TD-MPC2's."""
 
     networks: TDMPC2NetworkConfig = field(default_factory=lambda: TDMPC2NetworkConfig(num_critics=2))
@@ -157,10 +139,6 @@ class BMPCConfig(TDMPC2Config):
     max_log_std: float = 1.0
     td_horizon: Annotated[int, AtLeast(1)] = 1
     """n, the imagined steps of the policy whose rewards are in the targets of the critics."""
-    reanalyze_interval: Annotated[int, AtLeast(0)] = 10
-    """Updates from one batch with new plans to the next; 0: stored plans stay as they are."""
-    reanalyze_batch_size: Annotated[int, AtLeast(1)] = 20
-    """Windows of such a batch that get new plans, at most all."""
     reanalyze_min_log_std: float = -2.0
     """Minimum ln sigma of the policy that proposes sequences to new plans of stored rows."""
 

@@ -31,6 +31,8 @@ class AlgorithmConfig(LearnerConfig):
     """Whether the algorithm is meant for offline learning. It may still collect rows itself."""
     on_policy: ClassVar[bool] = False
     """Whether it learns only from rows that its current policy has collected, instead of a replay."""
+    plays_both_sides: ClassVar[bool] = False
+    """Whether it learns games of two players in one stream of rows, whose rewards belong to the player who moved."""
     has_goals: ClassVar[bool] = False
     """Whether it acts toward goals, which are a part of its observations."""
     samples_actions: ClassVar[bool] = False
@@ -93,6 +95,11 @@ class AlgorithmConfig(LearnerConfig):
             ConfigError: the settings do not fit the observations, or the algorithm does not support the actions.
         """
         self.check_actions(action_spec)
+        if any(part.kind == "player" for part in obs_spec.values()) and not self.plays_both_sides:
+            raise ConfigError(
+                f"{self.algorithm} does not learn games of two players, whose rewards belong to the player who moved. "
+                "Use muzero; in PettingZoo's games, others can play one seat: env.kwargs = {agent: 0}."
+            )
         with init_context(seed):
             learner: Algorithm = self.learner(
                 obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device)

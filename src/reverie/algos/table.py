@@ -21,6 +21,7 @@ ALGORITHMS = (
     Entry("plan2explore_v1", "reverie.algos.plan2explore_v1:Plan2ExploreV1Config", "world models"),
     Entry("tdmpc2", "reverie.algos.tdmpc2:TDMPC2Config", "world models"),
     Entry("bmpc", "reverie.algos.bmpc:BMPCConfig", "world models"),
+    Entry("muzero", "reverie.algos.muzero:MuZeroConfig", "world models"),
     Entry("ppo", "reverie.algos.ppo:PPOConfig", "on-policy, any actions"),
     Entry("a2c", "reverie.algos.a2c:A2CConfig", "on-policy, any actions"),
     Entry("impala", "reverie.algos.impala:IMPALAConfig", "on-policy, any actions"),

@@ -119,8 +119,8 @@ class LatentActor(NamedTuple):
     objective: LatentObjective
     slices: dict[str, slice]
 
-    def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
-        """Return the distribution of actions ``[..., A]``."""
+    def __call__(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
+        """Return the distribution of actions ``[..., A]``; all are legal, as they are continuous."""
         mean, log_std = self.objective.gaussian(feature[..., :-1])
         parts = {
             key: self.objective.distribution(mean[..., cut], log_std[..., cut]) for key, cut in self.slices.items()

@@ -9,8 +9,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.planner import LatentPlanner
 from reverie.algos.tdmpc2_inspection import InspectableWorldModel
-from reverie.core.types import Mode, PolicyOutput, Step
+from reverie.core.types import Mode, Step
 from reverie.nn.exploration import CapturableFunction
 from reverie.nn.state_space import Latent
 
@@ -52,11 +53,11 @@ class Elites(NamedTuple):
     std: Tensor  # [H, N, 1, A]
 
 
-class Planner:
+class Planner(LatentPlanner):
     """Acts by planning, or by the policy alone. Evaluations are stochastic too, as in the authors' code."""
 
     def __init__(self, learner: InspectableWorldModel) -> None:
-        self.learner = learner
+        super().__init__(learner)
         networks = cast(nn.Module, learner.objective)
         self.plans: dict[bool, CapturableFunction] = {
             explore: CapturableFunction(
@@ -86,27 +87,16 @@ class Planner:
         ``eval`` adds no noise to the plan's first action, but still samples sequences and draws one of the elites.
         Without planning it takes the policy's mean.
         """
-        o, world, device = self.learner.objective, self.learner.world, self.learner.device
-        begun = step.is_first.to(device, non_blocking=True)[:, None, None]
-        z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
-        reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
-        mean = state.mean.masked_fill(begun, 0.0)
+        o, latent = self.learner.objective, self.observe(step, state)
+        z = latent.deter  # [N, L]
+        mean = state.mean.masked_fill(step.is_first.to(z.device, non_blocking=True)[:, None, None], 0.0)
         if o.cfg.use_planning and mode != "random":
             plan = self.plans[mode != "eval"]({"latent": z, "before": mean})
             action, planned, mean = plan[:, 0], plan[:, 1:3], plan[:, 3:]
         else:
             action = o.policy(z).action if mode != "eval" else o.distribution(*o.gaussian(z)).mode()
             planned = torch.zeros_like(state.planned)
-        return action.to(step.is_first.device), Plan(mean, Latent(z, reward), action, planned)
-
-    def inspect(self, step: Step, state: Plan) -> PolicyOutput:
-        """Return the learned policy, which proposes sequences to the plan, not the plan."""
-        z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
-        latent = Latent(z, z.new_zeros(len(z), 1, 1))
-        return PolicyOutput(latent, self.learner.actor(latent.feature))
-
-    def override(self, state: Plan, action: Tensor) -> Plan:
-        return state._replace(action=action.to(state.action.device, non_blocking=True))
+        return action.to(step.is_first.device), Plan(mean, latent, action, planned)
 
     def extras(self, state: Plan) -> dict[str, Tensor]:
         return {PLANNED: state.planned} if self.learner.extra_spec else {}

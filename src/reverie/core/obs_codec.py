@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError, EnvError
 from reverie.core.obs_conversion import ChannelAxis, Decode, Encode, conversion, looks_like_image, mask_conversion
 from reverie.core.spaces import Columns, Path, Space, cast, children, column, convert_rows, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY, ObsPart
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, ObsPart
 
 
 class Leaf(NamedTuple):
@@ -117,7 +118,10 @@ def _leaf(key: str, path: Path, space: Space, channel_axis: ChannelAxis) -> Leaf
     if {"", ".", "..", "zarr.json"}.intersection(key.split("/")):
         raise EnvError(f"observation {key!r} cannot be stored in a folder of that name. Rename it in a wrapper.")
     try:
-        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK_KEY else conversion(space, channel_axis)))
+        part, encode, decode = mask_conversion(space) if key == MASK_KEY else conversion(space, channel_axis)
+        if key == PLAYER_KEY and space == spaces.Discrete(2):
+            part = replace(part, kind="player")
+        return Leaf(key, path, space, part, encode, decode)
     except EnvError as error:
         remedy = f"Exclude it with env.exclude_keys = '{key}', or convert it with a wrapper around the environment."
         raise EnvError(f"observation '{key}' {error}. {remedy}") from None

@@ -15,7 +15,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, count_noun
 
-ObsKind = Literal["image", "vector", "categorical", "mask"]
+ObsKind = Literal["image", "vector", "categorical", "mask", "player"]
 ActionKind = Literal["categorical", "continuous"]
 
 EXTRAS = "extras/"
@@ -33,6 +33,12 @@ IS_INTERVENTION = "is_intervention"
 MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""
 
+PLAYER_KEY = "player"
+"""Key of the observation that says which of two players moves, 0 or 1, if it is ``Discrete(2)``."""
+
+SPECIAL_KINDS = frozenset({"mask", "player"})
+"""Kinds of observations that are no inputs of networks."""
+
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
 """Keys of the observations of a goal environment: the goal that it has achieved, and the goal to achieve."""
 
@@ -44,11 +50,13 @@ GOAL = "goal/"
 class ObsPart:
     """One key of the observation.
 
-    Four kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
+    Five kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
     has ``float32`` numbers of any shape. A ``categorical`` has ``int64`` class indices of any shape, with ``classes``
     giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask`` ``[A]`` of
     ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous.
-    It is not a network input: it restricts the action distributions.
+    It is not a network input: it restricts the action distributions. A ``player`` is the class index of the player to
+    move, and no network input either: with two players, each row is seen by the player to move, and its reward belongs
+    to the player who moved before (:func:`mover_sign`).
     """
 
     kind: ObsKind
@@ -78,8 +86,16 @@ ObsSpec = Mapping[str, ObsPart]
 
 
 def without_mask(spec: ObsSpec) -> dict[str, ObsPart]:
-    """Return the network inputs: all parts except the action mask."""
-    return {key: part for key, part in spec.items() if part.kind != "mask"}
+    """Return the network inputs: all parts except the action mask and the player to move."""
+    return {key: part for key, part in spec.items() if part.kind not in SPECIAL_KINDS}
+
+
+def mover_sign(player: np.ndarray) -> np.ndarray:
+    """Return the sign with which the rewards of rows count for player 0, given the ``player`` to move in them.
+
+    A reward belongs to the player who moved before, and players alternate: it is 1 where player 1 is to move, else -1.
+    """
+    return 2 * player - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

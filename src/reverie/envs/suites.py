@@ -107,14 +107,14 @@ def _ogbench(env_id: str) -> None:
     gymnasium.register_envs(importlib.import_module("ogbench"))
 
 
-def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
+def _any(package: str, maker: str, argument: str, module: str = "adapters") -> Callable[[str], None]:
     """Return a function that registers ``SUITE/NAME``, or any id: ``maker`` receives ``NAME``, or the whole id."""
 
     def register(env_id: str) -> None:
         importlib.import_module(package)
         if env_id:
             kwargs: dict[str, Any] = {argument: env_id.rpartition("/")[2]}
-            _add(env_id, maker, **kwargs)
+            _add(env_id, maker, module, **kwargs)
 
     return register
 
@@ -133,6 +133,8 @@ def _crafter(_: str) -> None:
 def _dummy(_: str) -> None:
     for name in ("BitFlip", "Count", "Cue", "Grid", "Look", "Match"):
         _add(f"reverie/{name}-v0", name, "dummy")
+    for name, maker in (("TicTacToe", "tic_tac_toe"), ("ConnectFour", "connect_four"), ("Nim", "nim")):
+        _add(f"reverie/{name}-v0", maker, "board_games")
     _add("reverie/TwoRooms-v0", "TwoRooms", "two_rooms", max_episode_steps=100)
 
 
@@ -189,8 +191,8 @@ SUITES = (
           "dqn --env FlappyBird-v0"),
     Suite("Super Mario Bros.", ("SuperMarioBros",), "gym_super_mario_bros", "mario", _super_mario,
           "dreamer_v3 --env SuperMarioBros-v3"),
-    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "SingleAgentEnv",
-        "name"),
+    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "pettingzoo_env",
+        "name", "turn_based"),
           "dqn --env pettingzoo/classic.connect_four_v3"),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
           "dreamer_v3 --env minedojo/harvest_milk",

@@ -103,7 +103,7 @@ def _encoder(leaf: Leaf, device: torch.device, channel_axis: ChannelAxis) -> Ten
         return Tensor.float
     if isinstance(space, spaces.Text):
         raise EnvError(f"observation '{leaf.key}' is text, which is not supported on a device. Exclude it.")
-    if part.kind == "categorical":
+    if part.kind in ("categorical", "player"):
         start = torch.from_numpy(np.array(classes_of(space)[1], np.int64)).to(device)
         return (lambda x: x.long() - start) if start.any() else Tensor.long
     return _image_encoder(leaf, device, channel_axis)

@@ -20,7 +20,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.spaces import Path, get_at_path, iter_leaves
-from reverie.core.specs import ObsPart
+from reverie.core.specs import SPECIAL_KINDS, ObsPart
 from reverie.envs.interventions import Replacement, join_replacements, read_replacement
 
 Env = gymnasium.Env[Any, Any]
@@ -332,7 +332,7 @@ class FrameStack:
         self.spec: dict[str, ObsPart] = {key: self._stacked(part) for key, part in spec.items()}
 
     def _stacked(self, part: ObsPart) -> ObsPart:
-        if part.kind == "mask":
+        if part.kind in SPECIAL_KINDS:
             return part
         if part.kind == "image":
             return replace(part, shape=(*part.shape[:2], part.shape[2] * self._count))
@@ -344,7 +344,7 @@ class FrameStack:
             self.past = {}
         for key, array in obs.items():
             image = self.spec[key].kind == "image"
-            if self.spec[key].kind == "mask":
+            if self.spec[key].kind in SPECIAL_KINDS:
                 self.past[key] = array
             elif first:
                 self.past[key] = (np.concatenate if image else np.stack)([array] * self._count, axis=-1 if image else 0)

@@ -171,7 +171,7 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
 def _random_part(part: ObsPart, *lead: int) -> Tensor:
     """Return random values ``[*lead, *shape]`` for one part of an observation."""
     shape = (*lead, *part.shape)
-    if part.kind == "categorical":
+    if part.kind in ("categorical", "player"):
         return torch.randint(0, min(part.classes), shape)
     if part.kind == "mask":
         return torch.ones(shape, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Presets of the Dreamers, of TD-MPC2 and of BMPC.
+"""Presets of the Dreamers, of TD-MPC2, of BMPC and of MuZero, whose settings are by reverie.
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
 2025; for DreamerV2 it is the file of github.com/danijar/dreamerv2, version 2.2.0. DreamerV1: dreamer.py
@@ -154,6 +154,27 @@ TDMPC2_CPU: Settings = {
 
 _TDMPC2_PIXELS: Settings = {"steps": 20_000, "replay_ratio": 0.2, "algo.batch_size": 32}
 _BMPC_CPU: Settings = TDMPC2_CPU | {"algo.reanalyze_batch_size": 10}
+
+MUZERO: Settings = {
+    "threads": 1, "steps": 100_000, "replay_ratio": 0.25, "learning_starts": 1000, "env.num": 8,
+    "env.vectorization": "sync", "replay.capacity": 100_000,
+}
+"""MuZero in environments with vectors. The untrained search acts at random, so there are no random steps."""
+
+MUZERO_CARTPOLE: Settings = MUZERO | {
+    "steps": 30_000, "env.id": "CartPole-v1", "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 2000,
+    "stop_score": 475.0, "algo.num_simulations": 8, "algo.num_considered": 2,
+}
+"""CartPole-v1 in minutes on one CPU core."""
+
+MUZERO_BOARD: Settings = MUZERO | {
+    "steps": 200_000, "replay_ratio": 0.0625, "env.id": "reverie/TicTacToe-v0", "env.num": 64,
+    "env.kwargs": {"opening_moves": 6}, "replay.capacity": 60_000, "learning_starts": 2000,
+    "schedule.eval_every": 50_000, "algo.batch_length": 12, "algo.value_estimator": "td1", "algo.discount": 1.0,
+    "algo.lr": 2e-3, "algo.q_range_floor": 2.0, "algo.networks.bins": 21, "algo.networks.max_value": 1.0,
+}
+"""MuZero in board games against itself, with results of -1, 0 and 1. Few updates on many games learn most in little
+time; so do games that begin after random moves."""
 
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
@@ -326,6 +347,18 @@ TABLE: dict[str, Preset] = {
     "tdmpc2_pendulum": Preset("tdmpc2",
         TDMPC2 | TDMPC2_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
         "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    "muzero": Preset("muzero", MUZERO, "MuZero for small problems with discrete actions; settings by reverie.",
+        cpu_changes={}),
+    "muzero_cartpole": Preset("muzero", MUZERO_CARTPOLE,
+        "MuZero on CartPole-v1: minutes on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
+    "muzero_board": Preset("muzero", MUZERO_BOARD,
+        "MuZero against itself in small board games: minutes on one CPU core; settings by reverie.",
+        env_prefixes="reverie/TicTacToe- reverie/ConnectFour- reverie/Nim-"),
+    "muzero_pettingzoo": Preset("muzero",
+        MUZERO_BOARD | {"env.id": "pettingzoo/classic.tictactoe_v3",
+            "env.kwargs": {"agent": "all", "opening_moves": 6}},
+        "MuZero against itself in PettingZoo's games of two players; settings by reverie.",
+        env_prefixes="pettingzoo/classic."),
     "bmpc": Preset("bmpc", TDMPC2,
         "BMPC at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
         cpu_changes=_BMPC_CPU),

@@ -29,6 +29,7 @@ from reverie.kernels import (
     rows,
     rows_gpu,
     rssm,
+    search,
     two_hot_gpu,
 )
 from reverie.kernels.compiler import compile_state
@@ -47,7 +48,7 @@ from reverie.nn import (
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import estimators, latents, policy, quantile, returns, td
+from reverie.objectives import estimators, latents, policy, quantile, returns, td, tree_search
 from reverie.replay import prioritized, windows
 from reverie.run import collect
 
@@ -96,6 +97,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (target_network.polyak_update, Kernel(optim_gpu.supports_polyak_triton, optim_gpu.polyak_triton)),
     (number_distributions.TwoHot.mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
     (number_distributions.TwoHot.loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
+    (tree_search.select, Kernel(search.supports_search, search.select_cpu)),
+    (tree_search.backup, Kernel(search.supports_backup, search.backup_cpu)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),

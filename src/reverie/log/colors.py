@@ -25,7 +25,7 @@ ALGORITHM_HUES = (
     "td3 a2c plan2explore_v3 td3_bc gciql",
     "iql plan2explore tqc qr_dqn crl",
     "tdmpc2 plan2explore_v1 impala simba_v2 bcq discrete_bcq qrl",
-    "bc dreamer_v1 discrete_sac xqc",
+    "bc dreamer_v1 discrete_sac xqc muzero",
 )
 """The algorithms of each of :data:`HUES`. Algorithms for the same tasks have different colors while colors last."""
 

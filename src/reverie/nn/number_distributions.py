@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import check_tensor_shapes
 from reverie.nn.normals import HALF_LOG_2PI
-from reverie.objectives.transforms import symexp, symlog, two_hot
+from reverie.objectives.transforms import inverse_sqrt_transform, sqrt_transform, symexp, symlog, two_hot
 
 
 class UnitNormal:
@@ -98,6 +98,19 @@ class LogTwoHot(TwoHot):
     def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy of :class:`TwoHot`, with the weights of symlog(value)."""
         return super().loss(symlog(value.float()), None if second is None else symlog(second.float()), counts)
+
+
+class SqrtTwoHot(TwoHot):
+    """A reward or value, two-hot encoded over bins evenly spaced after a root: MuZero (2020), appendix F."""
+
+    def mean(self) -> Tensor:
+        """Return the inverse of ``sqrt_transform`` of the expected bin, ``[...]``."""
+        return inverse_sqrt_transform(torch.softmax(self.logits.float(), -1) @ self.bins)
+
+    def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
+        """Return the cross-entropy of :class:`TwoHot`, with the weights of the transformed value."""
+        other = None if second is None else sqrt_transform(second.float())
+        return super().loss(sqrt_transform(value.float()), other, counts)
 
 
 @dataclass(eq=False)

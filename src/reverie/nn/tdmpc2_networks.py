@@ -24,26 +24,32 @@ from reverie.nn.network import NetworkConfig, ObsConcat
 
 
 @dataclass(frozen=True, kw_only=True)
-class TDMPC2NetworkConfig(NetworkConfig):
-    """Widths of the networks of TD-MPC2; the defaults are the authors' at five million parameters."""
+class LatentNetworkConfig(NetworkConfig):
+    """Widths of the networks around a latent that consists of simplices."""
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (512, 512)
     """Widths of the hidden layers of dynamics, reward, termination, policy and critics."""
-    encoder: ImageEncoder | None = None
-    """Encoder of images, if there are any. None: shifted; that of other algorithms where a side has fewer than 39
-    pixels."""
     encoder_units: Annotated[tuple[int, ...], AtLeast(1)] = (256,)
     """Widths of the hidden layers between observations and latent."""
     latent: Annotated[int, AtLeast(1)] = 512
     """L, the width of the latent; a multiple of ``simplex``."""
     simplex: Annotated[int, AtLeast(2)] = 8
     """Size of each softmax in the latent, which consists of L / simplex of them."""
+    bins: Annotated[int, AtLeast(2)] = 101
+    """Number of bins of the distributions of rewards and values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDMPC2NetworkConfig(LatentNetworkConfig):
+    """Widths of the networks of TD-MPC2; the defaults are the authors' at five million parameters."""
+
+    encoder: ImageEncoder | None = None
+    """Encoder of images, if there are any. None: shifted; that of other algorithms where a side has fewer than 39
+    pixels."""
     num_critics: Annotated[int, AtLeast(2)] = 5
     """K, the number of critics; each value uses two random ones."""
     dropout: Annotated[float, Within("[0, 1)")] = 0.01
     """Share of the first hidden layer of each critic that is dropped while it learns."""
-    bins: Annotated[int, AtLeast(2)] = 101
-    """Number of bins of the distributions of rewards and values."""
     low: Annotated[float, Finite()] = -10.0
     """symlog of the lowest bin's value."""
     high: Annotated[float, Finite()] = 10.0
@@ -157,7 +163,7 @@ class LatentEncoder(nn.Module):
     authors' code. Otherwise, features and vectors are concatenated and pass an MLP.
     """
 
-    def __init__(self, spec: ObsSpec, cfg: TDMPC2NetworkConfig, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ObsSpec, cfg: LatentNetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.inputs: ObsConcat = ObsConcat(spec, cfg, dtype)
         self.simplex: int = cfg.simplex

@@ -39,6 +39,22 @@ def symexp(x: Tensor) -> Tensor:
     return torch.sign(x) * torch.expm1(torch.abs(x))
 
 
+SQRT_SLOPE = 0.001
+"""The slope that keeps :func:`sqrt_transform` invertible."""
+
+
+def sqrt_transform(x: Tensor) -> Tensor:
+    """Return sign(x) (sqrt(|x| + 1) - 1) + 0.001 x: Pohlen et al. 2018, arXiv:1805.11593, proposition A.2; MuZero."""
+    return torch.sign(x) * (torch.sqrt(torch.abs(x) + 1) - 1) + SQRT_SLOPE * x
+
+
+def inverse_sqrt_transform(x: Tensor) -> Tensor:
+    """Return the inverse of :func:`sqrt_transform`, in a form without differences of nearly equal numbers."""
+    y = torch.abs(x) + 1 + SQRT_SLOPE
+    root = 2 * y / (torch.sqrt(1 + 4 * SQRT_SLOPE * y) + 1)  # (sqrt(1 + 4 eps y) - 1) / (2 eps)
+    return torch.sign(x) * (root.square() - 1)
+
+
 def symexp_bins(count: int) -> Tensor:
     """Return bins that are exactly symmetric about 0, ``[count]``: DreamerV3 (2025), equation 10.
 

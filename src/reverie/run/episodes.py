@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from reverie.core.protocols import Env
+from reverie.core.specs import PLAYER_KEY, mover_sign
 from reverie.core.types import State, Step, count_set
 
 TERMINATED = "terminated"
@@ -96,9 +97,10 @@ class EpisodeCounter:
         """Count one row of each environment; return the numbers of those whose episodes end with it.
 
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
-        ``rewards``: ``exact_rewards`` of the rows.
+        ``rewards``: ``exact_rewards`` of the rows. With two players, the score is the first player's.
         """
-        self._gains[0] = rewards
+        player = step.obs.get(PLAYER_KEY)
+        self._gains[0] = rewards if player is None else rewards * mover_sign(player.numpy(force=True))
         self.totals += self._gains
         if count_set(step.is_first):
             self.totals[:, step.is_first.numpy(force=True)] = 0.0

@@ -14,6 +14,7 @@ from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_report import error_unit, one_hot_classes, prediction_error
 from reverie.agent.world_model_inspector import ModelState, Predictions, WorldModelInspector, predicted_observations
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
+from reverie.core.specs import SPECIAL_KINDS
 from reverie.nn.probe import Probe
 from reverie.viewer.timeline import DreamRow, RealRow, Timeline
 
@@ -80,7 +81,7 @@ def _row_errors(agent: Agent, real: RealRow, predictions: Predictions, number: i
     """
     errors: dict[str, float | None] = {}
     for key, part in agent.obs_spec.items():
-        if (name := prediction_name(key)) in predictions and part.kind != "mask":
+        if (name := prediction_name(key)) in predictions and part.kind not in SPECIAL_KINDS:
             truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
             exact = one_hot_classes(truth, part) if part.kind == "categorical" else truth
             errors[name] = float(

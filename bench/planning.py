@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""How well MuZero plays after training, with perfect play as the measure, and how fast its search is.
+
+    python bench/planning.py tictactoe --seeds 0 1 2
+    python bench/planning.py search
+
+Games: trained with the preset of the environment, then the share of hard positions (in which some legal action is not
+optimal) with an optimal action, and the games of 200 lost to a perfect player. `search`: simulations per second of
+processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without
+the measurement at the end. Results are added to planning.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import machine
+
+import reverie
+from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.envs.board_games import ConnectRules, NimRules, Rules, measure_strength
+from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
+
+OUT = Path(__file__).with_suffix(".json")
+GAMES: dict[str, tuple[str, Rules, dict[str, Any]]] = {
+    "tictactoe": ("reverie/TicTacToe-v0", ConnectRules(), {}),
+    "connect3": (
+        "reverie/ConnectFour-v0",
+        ConnectRules(3, 4, 3, gravity=True),
+        {"rows": 3, "columns": 4, "connect": 3},
+    ),
+    "connect4": ("reverie/ConnectFour-v0", ConnectRules(4, 4, 4, gravity=True), {"rows": 4, "columns": 4}),
+    "nim": ("reverie/Nim-v0", NimRules((3, 4, 5)), {"heaps": [3, 4, 5]}),
+}
+
+
+def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
+    """Train from one seed, and measure the strength at the end."""
+    env, rules, kwargs = GAMES[name]
+    options = {"env.kwargs": kwargs | {"opening_moves": 6}} | ({} if steps is None else {"steps": steps})
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        result = reverie.train("muzero", env=env, run=f"{folder}/run", seed=seed, eval_episodes=0, **options)
+        seconds = time.process_time() - started
+        agent = reverie.load(f"{folder}/run")
+        strength = measure_strength(rules, lambda obs: np.asarray(agent.act(dict(obs))[0]))
+    return {
+        "task": name,
+        "seed": seed,
+        "env_steps": result.env_steps,
+        "updates": result.updates,
+        "cpu_seconds": seconds,
+        **strength,
+    }
+
+
+def measure_search(roots: int = 64, simulations: int = 16, actions: int = 9, repeats: int = 30) -> float:
+    """Return simulations per second of processor time, with networks of two layers of 128 units."""
+    layers = [torch.nn.Linear(64 + actions, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU()]
+    network, one_hot = torch.nn.Sequential(*layers, torch.nn.Linear(128, 64 + actions + 2)), torch.eye(actions)
+
+    def model(state: torch.Tensor, action: torch.Tensor) -> Transition:
+        y = network(torch.cat([state, one_hot[action]], -1))
+        z, logits, reward, value = y.split([64, actions, 1, 1], -1)
+        return Transition(reward[:, 0], torch.full_like(reward[:, 0], -1.0), Node(z, logits, value[:, 0]))
+
+    legal, settings = torch.ones(roots, actions, dtype=torch.bool), SearchSettings(simulations, 8, q_range_floor=2.0)
+    seconds = []
+    for _ in range(repeats):
+        root = Node(torch.randn(roots, 64), torch.randn(roots, actions), torch.randn(roots))
+        started = time.process_time()
+        search(model, root, legal, torch.randn(roots, actions), settings)
+        seconds.append(time.process_time() - started)
+    return roots * simulations / float(np.median(seconds))
+
+
+def main() -> None:
+    """Measure and add the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=["search", *GAMES])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--steps", type=int)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.task == "search":
+        compiled = measure_search()
+        with use_only_kernels():
+            rows = [{"task": "search", "compiled_per_second": compiled, "definition_per_second": measure_search()}]
+    else:
+        rows = [measure_game(args.task, seed, args.steps) for seed in args.seeds]
+    earlier = json.loads(OUT.read_text(encoding="utf-8"))["rows"] if OUT.exists() else []
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    OUT.write_text(json.dumps({"machine": machine(1), "rows": [*earlier, *rows]}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Games of two players: rules, exact solutions, whose rewards are whose, and PettingZoo's games in one stream."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import reverie
+from reverie.core.errors import EnvError
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
+from reverie.core.types import Step
+from reverie.envs import turn_based
+from reverie.envs.board_games import ConnectRules, NimRules, connect_four, measure_strength, nim, solve, tic_tac_toe
+from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
+from reverie.run.episodes import EpisodeCounter
+
+
+def test_solutions_are_known():
+    """Numbers of positions and values; Nim is won where the exclusive or of the heaps is not 0."""
+    for rules, count, value in (
+        (ConnectRules(), 4520, 0.0), (ConnectRules(3, 4, 3, gravity=True), 4631, 1.0), (NimRules((1, 2, 3)), 23, -1.0),
+    ):  # fmt: skip
+        solutions = solve(rules)
+        assert (len(solutions), solutions[rules.start()].value) == (count, value)
+    for heaps, solution in solve(NimRules((3, 4, 5))).items():
+        xor = np.bitwise_xor.reduce(heaps)
+        assert solution.value == (1 if xor else -1)
+        assert not xor or all(
+            np.bitwise_xor.reduce(NimRules((3, 4, 5)).play(heaps, a).position) == 0 for a in solution.optimal
+        )
+
+
+def play(env, choose, seed=0):
+    """The players, rewards and ends of the rows of one game."""
+    obs, _ = env.reset(seed=seed)
+    rows = [(int(obs[PLAYER_KEY]), 0.0, False)]
+    while not rows[-1][2]:
+        action = choose(obs)
+        assert obs[MASK_KEY][action]
+        obs, reward, over, cut, _ = env.step(action)
+        assert not cut
+        rows.append((int(obs[PLAYER_KEY]), reward, over))
+    return rows
+
+
+@pytest.mark.parametrize("make", [tic_tac_toe, lambda: connect_four(rows=4, columns=4, connect=3), nim])
+def test_the_reward_is_the_movers_and_the_score_the_first_players(make):
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        rows = play(make(), lambda obs: int(rng.choice(np.flatnonzero(obs[MASK_KEY]))), seed)
+        players = [player for player, *_ in rows]
+        assert players == [i % 2 for i in range(len(rows))]
+        assert all(reward == 0 for _, reward, _ in rows[:-1])
+        winner = 1 - players[-1]
+        result = sum(reward * mover_sign(np.array(player)) for player, reward, _ in rows)
+        assert result == rows[-1][1] * (1 if winner == 0 else -1)
+
+
+def test_scores_of_episodes_are_the_first_players():
+    counter, no = EpisodeCounter(2), torch.zeros(2, dtype=torch.bool)
+    for t, player in enumerate((0, 1, 0)):
+        reward = np.array([1.0, 0.0]) * (t == 2)
+        obs = {PLAYER_KEY: torch.full((2,), player)}
+        step = Step(obs=obs, reward=torch.zeros(2), is_first=no | (t == 0), is_last=no | (t == 2), is_terminal=no)
+        counter.add(step, reward)
+    assert counter.totals[0].tolist() == [-1.0, 0.0]  # player 1 has moved last, and won
+
+
+def test_openings_are_random_legal_moves_that_are_no_rows():
+    env, seen = tic_tac_toe(opening_moves=6), set()
+    for seed in range(200):
+        obs, _ = env.reset(seed=seed)
+        count = int(obs["board"].sum())
+        seen.add(count)
+        assert obs[PLAYER_KEY] == count % 2
+        assert obs[MASK_KEY].sum() == 9 - count
+    assert seen == set(range(7))
+
+
+def test_strength_is_measured_by_perfect_play():
+    rules = ConnectRules()
+    solutions = {tuple(rules.board(position)): solution for position, solution in solve(rules).items()}
+
+    def perfect(obs):
+        return np.array([solutions[tuple(board)].optimal[0] for board in obs["board"]])
+
+    def last_legal(obs):
+        return np.array([np.flatnonzero(mask)[-1] for mask in obs[MASK_KEY]])
+
+    assert measure_strength(rules, perfect) == {"optimal_moves": 1, "optimal_moves_hard": 1, "lost_to_perfect": 0}
+    poor = measure_strength(rules, last_legal)
+    assert poor["optimal_moves_hard"] < poor["optimal_moves"] < 0.8
+    assert poor["lost_to_perfect"] > 0.2
+
+
+def test_pettingzoo_has_the_same_games():
+    """Its cells go down the columns."""
+    pytest.importorskip("pettingzoo")
+    theirs, ours = pettingzoo_env("classic.tictactoe_v3", agent="all"), tic_tac_toe()
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        actions = []
+
+        def choose(obs, actions=actions):
+            actions.append(int(rng.choice(np.flatnonzero(obs[MASK_KEY]))))
+            return actions[-1]
+
+        rows = play(theirs, choose, seed)
+        moves = iter([3 * (a % 3) + a // 3 for a in actions])
+        assert play(ours, lambda _, moves=moves: next(moves)) == rows
+
+
+class World:
+    """A game in the interface of PettingZoo in which nothing goes as it should."""
+
+    def __init__(self, agents=("a", "b"), rewards=(1, -1), turns=("a", "b", "a")):
+        self.possible_agents, self.turns = list(agents), list(turns)
+        self.rewards = dict(zip(agents, rewards, strict=False))
+        self.terminations = self.truncations = dict.fromkeys(agents, False)
+
+    @property
+    def agent_selection(self):
+        return self.turns[0]
+
+    def reset(self, seed):
+        pass
+
+    def step(self, action):
+        self.turns.pop(0)
+
+    def observation_space(self, agent):
+        return spaces.Dict({"observation": spaces.Box(0, 1, (2,)), "action_mask": spaces.MultiBinary(2)})
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def observe(self, agent):
+        return {"observation": np.zeros(2, np.float32), "action_mask": np.ones(2, np.int8)}
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ({"agents": "abc"}, "has the players a, b, c: expected 2 that move in turn"),
+        ({"rewards": (1, 1)}, r"the rewards of both players are \{'a': 1, 'b': 1\}: expected a sum of 0"),
+        ({"turns": "aab"}, "a moves twice in a row: expected turns that alternate"),
+    ],
+)
+def test_other_games_are_refused(world, said, monkeypatch):
+    module = SimpleNamespace(env=lambda **_: World(**world))
+    monkeypatch.setattr(turn_based, "import_module_of", lambda *_: module)
+
+    def play_once():
+        env = TurnBasedGame("any")
+        env.reset(seed=0)
+        env.step(0)
+
+    with pytest.raises(EnvError, match=said):
+        play_once()
+
+
+def test_the_player_is_no_input_of_networks(tmp_path):
+    assert reverie.check_env("reverie/TicTacToe-v0").obs_spec[PLAYER_KEY].kind == "player"
+    reverie.train(
+        "muzero", env="reverie/Nim-v0", run=tmp_path / "run", steps=80, learning_starts=40, eval_episodes=0,
+        replay_ratio=0.1, **{"env.num": 4, "algo.num_simulations": 2, "algo.batch_size": 4},
+    )  # fmt: skip
+    agent = reverie.load(tmp_path / "run")
+    obs, _ = nim().reset(seed=0)
+    assert agent.act(obs, deterministic=True)[0] in np.flatnonzero(obs[MASK_KEY])
