@@ -9,8 +9,6 @@ import importlib.util
 import itertools
 import random
 
-from oracle import TAKEOVERS
-
 ENDS = {
     "terminal": [(5, "terminal"), (3, "terminal"), (4, "terminal")],
     "limit": [(4, "limit"), (3, "limit"), (6, "limit")],
@@ -176,8 +174,6 @@ REFUSED = [
     (r"its actors fill a queue of rollouts", lambda c: c["algo"] == "impala" and c["vector"].startswith("torch"),
      {"algo": "impala", "estimator": ("v_trace", 0.9), "vector": "torch_next"}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
-    (r"person took over", lambda c: c["door"] == "rollouts" and c["replaced"] in TAKEOVERS,
-     {"door": "rollouts", "algo": "ppo", "replaced": "hil_serl"}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
     (r"only store numbers and vectors", lambda c: c["format"] == "parquet" and c["encoder"] != "none",

@@ -1,12 +1,13 @@
 """Wrong lines of reverie, each with the combination in which it matters and the kind of difference that names it."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from reverie.agent import own_policy, reaching, recording
-from reverie.algos import sac
+from reverie.algos import on_policy, sac
 from reverie.algos.impala import BehaviorPolicy
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
@@ -101,6 +102,11 @@ def another_class_is_executed(original):
 @mutant(estimators, "gae", {"algo": "ppo", "ends": "limit"}, "target")
 def advantages_flow_over_ends(original):
     return lambda *, last, **more: original(last=torch.zeros_like(last), **more)
+
+
+@mutant(on_policy, "exclude_takeovers", {"algo": "ppo", "replaced": "hil_serl", "estimator": ("gae", 0.8)}, "target")
+def advantages_flow_over_the_actions_of_a_person(original):
+    return lambda batch: dataclasses.replace(batch, extras=dict(batch.extras))
 
 
 @mutant(Future, "draw_rows", {"goals": "reward", "hindsight": "future"},

@@ -119,7 +119,7 @@ def add_episode(rows, episode, frames, t, c):
         after = Row((*episode, t), reward=total, is_last=over, is_terminal=line["terminated"], previous=row)
         row.action, row.chosen = (action_of(frames[begin:t], name) for name in ("action", "chosen"))
         row.is_taken = c["replaced"] in TAKEOVERS and any(k % 3 == 1 for k in range(begin, t))
-        if c["door"] == "rollouts":  # a filter is a part of the environment, and takeovers are refused
+        if c["door"] == "rollouts" and c["replaced"] == "filter":  # a part of the environment
             row.action = row.chosen
         row.next = after
         row = rows[after.key] = after

@@ -38,10 +38,6 @@ TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
 them."""
-TAKEOVER_ADVICE = (
-    "a person took over from the policy, as the info of a step says. On-policy learners cannot learn from actions that "
-    "the policy has not sampled: train without takeovers, or choose an off-policy algorithm, such as sac, td3 or dqn."
-)
 SIGNATURE = "signature"
 """Name of the entry in that file that identifies its author (``core/signing.py``)."""
 
@@ -119,9 +115,9 @@ class EnvCollector:
     def _correct(self, executed_actions: ExecutedActions) -> None:
         """Store the ``executed_actions``, and tell the policy, before it acts on the rows behind them."""
         if self.on_policy:
-            if executed_actions.is_takeover.any():
-                raise DataError(TAKEOVER_ADVICE)
-            return
+            executed_actions = executed_actions.takeovers
+            if not executed_actions.has_takeovers:
+                return
         assert self._sent is not None
         action = executed_actions.replace_in(self._sent)
         self.sink.correct(action, executed_actions.tags)
@@ -343,7 +339,6 @@ class DeviceCollector(EnvCollector):
         super().__init__(env, policy, sink, **options)
         self.turns = turns
         self.on_policy = True
-        self._takeover: Tensor | None = None  # [] bool, whether a person took over; None: nobody says so
         self._is_whole = True  # whether no rollout was begun and not completed
         self._restart_counters()
 
@@ -367,8 +362,6 @@ class DeviceCollector(EnvCollector):
             successes.append(self.env.success)
         self.sink.complete(self.step)
         self.env.check()
-        if self._takeover is not None and self._takeover:
-            raise DataError(TAKEOVER_ADVICE)
         num_steps = self._count_rollout(self.sink.newest_rows, successes)
         self._is_whole = True
         self.env_steps += num_steps
@@ -386,11 +379,6 @@ class DeviceCollector(EnvCollector):
             self._correct(executed_actions)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
-
-    def _correct(self, executed_actions: ExecutedActions) -> None:
-        """Note takeovers, which are read from the device once for each rollout."""
-        taken = executed_actions.is_takeover.any()
-        self._takeover = taken if self._takeover is None else self._takeover | taken
 
     def _add(self, step: Step, action: Tensor) -> None:
         self.sink.add(step, action, self.policy.extras(self.state))
