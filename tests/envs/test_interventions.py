@@ -329,8 +329,8 @@ def test_rates_are_logged_only_where_actions_are_replaced():
         for _ in range(11):
             collector.collect()
         collector.settle()
-        assert collector.pop_filtered_rate().get("env/filtered_rate") == filtered_rate
-        assert not collector.pop_filtered_rate()
+        assert collector.pop_action_rates().get("env/filtered_rate") == filtered_rate
+        assert not collector.pop_action_rates()
 
 
 class HelpedLate(Helped):

@@ -244,6 +244,7 @@ class OnPolicyConfig(ValueConfig):
     """Settings of learners that learn from rollouts of their current policy."""
 
     on_policy: ClassVar[bool] = True
+    human_fraction: ClassVar[float | None] = None
     samples_actions: ClassVar[bool] = True
     from_actors: ClassVar[bool] = False
     """Whether it also learns from rollouts of earlier policies, by V-trace, so actors may collect during updates."""

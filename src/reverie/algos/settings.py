@@ -33,6 +33,8 @@ class AlgorithmConfig(LearnerConfig):
     """Whether it learns only from rows that its current policy has collected, instead of a replay."""
     has_goals: ClassVar[bool] = False
     """Whether it acts toward goals, which are a part of its observations."""
+    human_fraction: ClassVar[float | None] = 0.5
+    """Default of ``human.fraction`` with a person; None: a person's rows cannot have a fraction of their own."""
     samples_actions: ClassVar[bool] = False
     """Whether it is judged by both the most likely and the sampled actions of a distribution that it learns."""
 

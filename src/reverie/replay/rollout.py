@@ -65,8 +65,8 @@ class MinibatchSource(ABC):
         """Return the number of minibatches left of a complete rollout; 0 while it is being collected."""
         return self.batches * max(1, self.window.epochs) - self.used if self.is_complete else 0
 
-    def sample(self, count: int | None = None) -> Batch:
-        """Return the next minibatch, on the learner's device. ``count`` is ignored."""
+    def sample(self, count: int | None = None, handles: Tensor | None = None) -> Batch:
+        """Return the next minibatch, on the learner's device. ``count`` and ``handles`` are ignored."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
