@@ -32,7 +32,7 @@ SHARED = {
     "resume": [False, True],
     "crashes": [False, True],
     "kernels": ["on", "off", "captured"],
-    "replaced": ["never", "hil_serl", "gym_hil", "filter"],
+    "replaced": ["never", "hil_serl", "gym_hil", "filter", "person"],
     "encoder": ["none", "by_size"],
     "frozen": ["never", "some"],
 }
@@ -129,6 +129,8 @@ MEANINGLESS = [
     ("vectors have no method for masks", lambda c: c["mask"] == "method" and not is_single(c)),
     ("wrappers are for single environments", lambda c: not is_single(c) and (c["limit"] or c["repeat"] > 1)),
     ("vectors stack no frames, and have no goals", lambda c: not is_single(c) and (c["stack"] == "env" or c["goals"])),
+    ("a person takes over in one environment, while it learns", lambda c: c["replaced"] == "person" and (
+        c["envs"] > 1 or not is_single(c) or c["door"] not in ("collector", "train", "rollouts"))),
     ("a vector that fails ends the run", lambda c: c["crashes"] and not is_single(c)),
     ("hindsight needs goals", lambda c: c["hindsight"] != "none" and not c["goals"]),
     ("a goal within a repeat is not in a row", lambda c: c["goals"] and c["repeat"] > 1),

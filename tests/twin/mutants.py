@@ -25,6 +25,7 @@ from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import Future
 from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
+from reverie.run.collect import EnvCollector
 from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
@@ -142,6 +143,11 @@ def the_action_of_the_policy_is_stored(original):
 @mutant(ReplayBuffer, "correct", {"replaced": "gym_hil"}, "tag of a takeover")
 def takeovers_are_not_tagged(original):
     return lambda self, action, is_takeover: original(self, action, None)
+
+
+@mutant(EnvCollector, "_ask_person", {"replaced": "person"}, "tag of a takeover")
+def nobody_is_asked(original):
+    return lambda self, person, step, action: action
 
 
 @mutant(EpisodeCounter, "add", {}, "a score of no episode")
