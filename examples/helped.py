@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import reverie
 
-GOAL, DOOR = np.array([0.7, 0.6]), np.array([0.0, 0.0])
+GOAL, DOOR, BEHIND_DOOR = np.array([0.7, 0.6]), np.array([0.0, 0.0]), np.array([0.05, 0.0])
 SPEED, REACH, DOOR_WIDTH = 0.1, 0.1, 0.2
 
 
@@ -71,7 +71,7 @@ class Helper:
         if self.left == 0 or self.budget == 0:
             return None
         self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
-        target = GOAL if obs[0] > -0.02 else DOOR + [0.05, 0]
+        target = GOAL if obs[0] > -0.02 else BEHIND_DOOR
         way = (target - obs) / SPEED
         best = way / max(1, np.abs(way).max())
         return np.clip(best + self.rng.normal(0, 0.2, 2), -1, 1).astype(np.float32)

@@ -106,6 +106,7 @@ NOT_RUN = {
     "register": "needs a tracker; tests/log/test_trackers.py has one",
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
+    "play": "needs a person; tests/agent/test_demonstrate.py has one",
     "data download": "needs a network; tests/datasets has a server",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
