@@ -75,7 +75,7 @@ def read_keymap(path: Path, space: Space) -> KeyMap:
     keymap, loader = KeyMap(space, {}), yaml.SafeLoader("")
     for key_node, value_node in node.value:
         error_prefix = f"{path}, line {key_node.start_mark.line + 1}: {key_node.value}"
-        value = loader.construct_object(value_node, deep=True)  # type: ignore[no-untyped-call]
+        value = loader.construct_object(value_node, deep=True)
         keys = _normalize(tuple(key_node.value.split("+"))) if key_node.value != IDLE else frozenset()
         if keys in keymap.actions:
             raise ConfigError(f"{error_prefix} has two actions. Remove one of the lines.")
