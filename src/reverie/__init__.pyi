@@ -1,6 +1,7 @@
 """The public names, each where it stands: imported on first use, so that ``import reverie`` is quick."""
 
 from .agent.agent import Agent as Agent
+from .agent.demonstrate import play as play
 from .agent.dream_env import DreamEnv as DreamEnv
 from .agent.dream_env import DreamVectorEnv as DreamVectorEnv
 from .agent.dream_env import dream_env as dream_env

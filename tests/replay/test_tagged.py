@@ -13,8 +13,8 @@ from reverie.core.specs import IS_INTERVENTION
 from reverie.core.types import Batch, Step, Update, Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import FractionsConfig, HumanConfig, ReplayConfig
+from reverie.replay.human import TaggedSource, penalize_takeovers
 from reverie.replay.storage import HostStorage
-from reverie.replay.tagged import TaggedSource, add_penalty
 
 COLUMNS = {
     "obs/x": ColumnSpec((), "float32"), "action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32"),
@@ -138,7 +138,8 @@ def test_actions_that_make_a_person_take_over_are_penalized(kind, expected):
         index=torch.zeros(1, dtype=torch.int64), extras={IS_INTERVENTION: tags}, **rows,
     )  # fmt: skip
     config = HumanConfig(intervention_reward=-1.0, reward=kind)
-    assert add_penalty(batch, config).reward.tolist() == [expected]
+    assert penalize_takeovers(batch, config).reward.tolist() == [expected]
     begun = batch.extras[IS_INTERVENTION].clone()
     begun[0, 4] = True  # a person who begins an episode takes over from nobody
-    assert add_penalty(dataclasses.replace(batch, extras={IS_INTERVENTION: begun}), config).reward[0, 4] == expected[0]
+    batch = dataclasses.replace(batch, extras={IS_INTERVENTION: begun})
+    assert penalize_takeovers(batch, config).reward[0, 4] == expected[0]

@@ -161,3 +161,15 @@ def test_on_policy_learners_take_a_persons_rows_but_do_not_learn_from_them():
         for batch in collector:
             collector.feedback(batch, collector.algo.update(batch))
             assert batch.is_last.sum() > 6
+
+
+def test_bc_imitates_the_person_alone():
+    """HG-DAgger: a person who always does the same in every third step; the agent's own actions are not imitated."""
+    person = reverie.Person(lambda obs, action: np.float32([3, -2]) if obs[0] % 3 == 1 else None)
+    config = algorithm_config("bc")().merge({"batch_size": 16, "networks.units": (16,), "lr": 1e-2})
+    settings = {"human": person, "human.min_rows": 5, "learning_starts": 20}
+    with reverie.Collector(functools.partial(Helped, "never"), config, steps=10**4, **settings) as collector:
+        learn(collector, 120)
+        with torch.no_grad():
+            action = collector.algo.objective.actor({"observation": torch.rand(50, 1) * 100}).mean(0)
+    torch.testing.assert_close(action, torch.tensor([1.0, -1.0]), atol=0.2, rtol=0)

@@ -47,11 +47,11 @@ from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.build import build_device_rollout, build_replay, check_capacity, check_memory, max_rows
+from reverie.replay.human import TaggedSource
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.replay.tagged import TaggedSource
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
 from reverie.run.episodes import CollectorProtocol
