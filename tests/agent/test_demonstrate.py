@@ -89,12 +89,14 @@ def test_nothing_played_is_nothing_written(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_bc_learns_from_what_a_person_played(tmp_path, monkeypatch):
+def test_bc_learns_from_what_a_person_played(tmp_path, monkeypatch, capsys):
     lines = io.StringIO("a\nd\n" * 60)
     (tmp_path / "keys.yaml").write_text("a: 0\nd: 1\n")
     monkeypatch.setattr("sys.stdin", lines)
     files = ["--out", str(tmp_path / "d"), "--keys", str(tmp_path / "keys.yaml")]
     assert main(["play", "CartPole-v1", "--episodes", "2", *files]) == 0
+    assert main(["data", "info", str(tmp_path / "d")]) == 0
+    assert "100.0% of the steps" in capsys.readouterr().out
     result = reverie.train("bc", env="CartPole-v1", data=str(tmp_path / "d"), updates=5, eval_episodes=0,
                            run=tmp_path / "run", console=False, tensorboard=False)  # fmt: skip
     assert result.updates == 5
