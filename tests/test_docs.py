@@ -306,9 +306,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, runs, sweep, train, train_options
+    from reverie.cli import agent, bench, check, data, play, runs, sweep, train, train_options
 
-    modules = (agent, bench, check, data, train_options, runs, sweep, train)
+    modules = (agent, bench, check, data, play, train_options, runs, sweep, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(x.flag for kind in [*kinds, *configs()] for x in iter_options(kind))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}

@@ -141,6 +141,8 @@ def test_an_action_that_is_none_is_an_error(chosen, message):
         ("sac", {"human.fraction": 1.0}, "human.fraction = 1: sac also needs windows of its own"),
         ("sac", {"human.reward": "only"}, "all rewards would be 0"),
         ("sac", {"human": "mine:help", "actors": 1}, "a person takes over in this process"),
+        ("sac", {"human.fraction": 0.5, "actors": 1}, "the rows of actors are in several replays"),
+        ("sac", {"data": "none.hdf5", "experience": "mixed(0.5)", "human.fraction": 0.5}, "both set the recorded part"),
         ("sac", {"human": "no_such_module:help"}, "human.person = 'no_such_module:help'.*cannot be imported"),
         ("sac", {"human": "object"}, "Pass it again"),
         ("bc", {}, "no dataset was given.*--human"),

@@ -63,6 +63,8 @@ WITH_ACTORS: dict[str, Callable[[ExperimentConfig], object]] = {
     "replay.sequential = True: rows of several actors do not form a single sequence": lambda c: c.replay.sequential,
     "replay.init_from = {c.replay.init_from}: pass these rows as --data, with --experience mixed":
         lambda c: c.replay.init_from,
+    "human.fraction = {c.human_fraction:g}, human.intervention_reward = {c.human.intervention_reward:g}: the rows of "
+    "actors are in several replays": lambda c: not c.human.person and (c.human_fraction or c.human.intervention_reward),
     "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)":
         lambda c: _follows_returns(c) and (c.actors > 1 or c.learners > 1),
 }  # fmt: skip
@@ -114,6 +116,8 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
     "experience = {c.experience}, human.fraction = {c.human_fraction:g}: both set the recorded part of a batch. Remove "
     "experience: recorded rows are a part of the person's.":
         lambda c: c.experience is not None and c.offline_fraction and c.human_fraction,
+    "human.intervention_reward = {c.human.intervention_reward:g}, but this run collects no rows. Remove this option.":
+        lambda c: c.offline and c.human.intervention_reward,
     "human.fraction = {c.human_fraction:g}, replay.sequential = True: whole episodes are read in order. Set only one.":
         lambda c: c.human_fraction and c.replay.sequential,
     "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
