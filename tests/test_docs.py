@@ -106,6 +106,7 @@ NOT_RUN = {
     "register": "needs a tracker; tests/log/test_trackers.py has one",
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
+    "play": "needs a person; tests/agent/test_demonstrate.py has one",
     "data download": "needs a network; tests/datasets has a server",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
@@ -305,9 +306,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, runs, sweep, train, train_options
+    from reverie.cli import agent, bench, check, data, play, runs, sweep, train, train_options
 
-    modules = (agent, bench, check, data, train_options, runs, sweep, train)
+    modules = (agent, bench, check, data, play, train_options, runs, sweep, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(x.flag for kind in [*kinds, *configs()] for x in iter_options(kind))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}

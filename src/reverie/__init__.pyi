@@ -1,6 +1,7 @@
 """The public names, each where it stands: imported on first use, so that ``import reverie`` is quick."""
 
 from .agent.agent import Agent as Agent
+from .agent.demonstrate import play as play
 from .agent.dream_env import DreamEnv as DreamEnv
 from .agent.dream_env import DreamVectorEnv as DreamVectorEnv
 from .agent.dream_env import dream_env as dream_env
@@ -87,6 +88,7 @@ from .envs.check import EnvReport as EnvReport
 from .envs.config import EnvConfig as EnvConfig
 from .envs.findings import Finding as Finding
 from .experiment.config import ExperimentConfig as ExperimentConfig
+from .experiment.person import Person as Person
 from .log.aggregate import Comparison as Comparison
 from .run.callback import Callback as Callback
 from .run.callback import TrainingRun as TrainingRun

@@ -35,6 +35,7 @@ from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
+from reverie.experiment.person import Person
 from reverie.experiment.presets import SUITES
 from reverie.experiment.rules import validate_config
 from reverie.experiment.saved_settings import initial_settings, saved_settings
@@ -43,7 +44,7 @@ from reverie.experiment.suggestions import suggest_starts
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
-from reverie.replay.config import Experience
+from reverie.replay.config import Experience, HumanConfig
 from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config
@@ -71,6 +72,7 @@ def train(
     replay_ratio: float | None = None,
     data: DataLike | None = None,
     experience: str | Experience | None = None,
+    human: str | Person | HumanConfig | Mapping[str, Any] | None = None,
     eval_episodes: int | None = None,
     eval_env: EnvLike | Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -109,6 +111,8 @@ def train(
         experience: ``"online"`` to learn from collected rows, ``"offline"`` to learn from the dataset, or
             ``"mixed(0.5)"`` to take that fraction of each batch from the dataset. None: online without ``data``; with
             ``data`` offline, or mixed if the algorithm needs both.
+        human: who can take over from the policy while it learns: a :class:`Person`, or ``"module:function"``; or a
+            mapping of ``human`` settings. To continue a run with a ``Person``, pass it again.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         eval_env: evaluation environment, with the same spaces as the training environment: a mapping of the ``env``
             settings that differ, such as ``{"kwargs": {"load": 2.0}}``; an id; a function without arguments that makes
@@ -140,12 +144,14 @@ def train(
         "device": device,
         "data": data,
         "experience": experience,
+        "human": human,
         "eval_episodes": eval_episodes,
         "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
         "callbacks": tuple(callback for callback in callbacks if isinstance(callback, str)) or None,
     }
     callback_objects = check_callbacks([callback for callback in callbacks if not isinstance(callback, str)])
     overrides |= {name: value for name, value in common.items() if value is not None}
+    person = human if isinstance(human, Person) else None
     env_object = None if env is None or isinstance(env, str) else env
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     if run is not None and resume is not None:
@@ -157,8 +163,9 @@ def train(
     settings = resolve_with_data(make_request(algorithm, env, size, preset, config, overrides, run))
     with _training_lock(), preserve_rng_state(), preserve_pytorch_settings():
         return train_config(
-            settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
-        )
+            settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects,
+            human=person,
+        )  # fmt: skip
 
 
 def _saved_algorithm(run: Path | str | None, *, must_exist: bool) -> str:
@@ -166,7 +173,8 @@ def _saved_algorithm(run: Path | str | None, *, must_exist: bool) -> str:
     if run is None or not (must_exist or RunFolder.from_path(run).config.is_file()):
         return DEFAULT_ALGORITHM
     saved = read_saved_config(RunFolder.from_path(run).path)
-    check_module_names(saved, f"the run {run}", "env", "eval_env", "data", "callbacks")  # which resolve() checks
+    checked_later = ("env", "eval_env", "data", "callbacks", "human")  # by resolve()
+    check_module_names(saved, f"the run {run}", *checked_later)
     return saved.algorithm
 
 
@@ -185,7 +193,7 @@ def make_request(
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (), human: Person | None = None,
 ) -> TrainResult:  # fmt: skip
     """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
@@ -197,6 +205,7 @@ def train_config(
         eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
         sinks: additional destinations of the metrics; they are closed at the end.
         callbacks: called after the callbacks that ``config`` names.
+        human: who can take over from the policy, instead of the person whom ``config`` names.
     """
     with join_learners(config) as team:
         if team.rank:
@@ -232,6 +241,7 @@ def train_config(
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
+                human=human,
             )  # fmt: skip
             experiment.share_batches()
             return make_learner_experiment(experiment, validate_config(continued), team, folder.path)

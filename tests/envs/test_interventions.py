@@ -230,14 +230,21 @@ def test_a_restored_environment_knows_the_mask_of_its_row():
     assert other.executed_actions.action.tolist() == [[0, 0, 0, 1]]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "a2c"])
-def test_on_policy_learners_refuse_a_person(algo):
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "impala"])
+def test_on_policy_learners_do_not_learn_from_the_actions_of_a_person(algo):
+    """They are in the rows, and no weight depends on them."""
     config = algorithm_config(algo)().merge({"rollout": 20} | ({"batch_size": 20} if algo == "ppo" else {}))
-    with reverie.Collector(functools.partial(Helped, "gym_hil"), config, steps=60) as collector:
-        for _ in range(2):
-            collector.collect()
-        with pytest.raises(DataError, match=r"a person took over.*off-policy"):
-            collector.collect()
+    config = config.merge({"batch_size": 1} if algo == "impala" else {})
+    weights, taken = [], []
+    for action in ([-2.0, 3.0], [0.5, -1.0]):
+        env = functools.partial(Helped, "gym_hil", replacement=np.float32(action))
+        with reverie.Collector(env, config, steps=45, seed=1) as collector:
+            for batch in collector:
+                collector.feedback(batch, collector.algo.update(batch))
+            rows, weights = stored_rows(collector), [*weights, [*collector.algo.parameters()]]
+        taken.append(rows["action"][rows["is_intervention"]])
+    assert (taken[0] != taken[1]).all()
+    assert all(map(torch.equal, *weights))
 
 
 def test_on_policy_learners_keep_their_actions_under_a_filter():
@@ -322,8 +329,8 @@ def test_rates_are_logged_only_where_actions_are_replaced():
         for _ in range(11):
             collector.collect()
         collector.settle()
-        assert collector.pop_filtered_rate().get("env/filtered_rate") == filtered_rate
-        assert not collector.pop_filtered_rate()
+        assert collector.pop_action_rates().get("env/filtered_rate") == filtered_rate
+        assert not collector.pop_action_rates()
 
 
 class HelpedLate(Helped):

@@ -100,7 +100,7 @@ def play_collector(c, folder, steps, report):
             kill_in_between(c, folder, end, {})
             continue
         with reverie.Collector(factory, config, steps=end, seed=3, **saved, **run_settings(c)) as collector:
-            algo, has_queue = collector.algo, keeps_all(c, collector.experiment.source)
+            algo, has_queue = collector.algo, keeps_all(c, collector.experiment.replay)
             frozen = Frozen(algo, c["frozen"], report)
             if c["sampling"] == "priority" and c["resume"] != "killed" and c["door"] != "actors":
                 weights.watch(collector.experiment.source)
@@ -262,8 +262,8 @@ def sampled_windows():
     """Yield a list to which all windows go that a replay samples, copied, as batches share memory."""
     sampled, sample = [], ReplayBuffer.sample
 
-    def sample_noted(self, *args):
-        batch = sample(self, *args)
+    def sample_noted(self, *args, **more):
+        batch = sample(self, *args, **more)
         sampled.append((to_columns(batch), self.window.num_free_rows))
         return batch
 

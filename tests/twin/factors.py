@@ -9,8 +9,6 @@ import importlib.util
 import itertools
 import random
 
-from oracle import TAKEOVERS
-
 ENDS = {
     "terminal": [(5, "terminal"), (3, "terminal"), (4, "terminal")],
     "limit": [(4, "limit"), (3, "limit"), (6, "limit")],
@@ -34,7 +32,7 @@ SHARED = {
     "resume": [False, True],
     "crashes": [False, True],
     "kernels": ["on", "off", "captured"],
-    "replaced": ["never", "hil_serl", "gym_hil", "filter"],
+    "replaced": ["never", "hil_serl", "gym_hil", "filter", "person"],
     "encoder": ["none", "by_size"],
     "frozen": ["never", "some"],
 }
@@ -131,6 +129,8 @@ MEANINGLESS = [
     ("vectors have no method for masks", lambda c: c["mask"] == "method" and not is_single(c)),
     ("wrappers are for single environments", lambda c: not is_single(c) and (c["limit"] or c["repeat"] > 1)),
     ("vectors stack no frames, and have no goals", lambda c: not is_single(c) and (c["stack"] == "env" or c["goals"])),
+    ("a person takes over in one environment, while it learns", lambda c: c["replaced"] == "person" and (
+        c["envs"] > 1 or not is_single(c) or c["door"] not in ("collector", "train", "rollouts"))),
     ("a vector that fails ends the run", lambda c: c["crashes"] and not is_single(c)),
     ("hindsight needs goals", lambda c: c["hindsight"] != "none" and not c["goals"]),
     ("a goal within a repeat is not in a row", lambda c: c["goals"] and c["repeat"] > 1),
@@ -176,8 +176,6 @@ REFUSED = [
     (r"its actors fill a queue of rollouts", lambda c: c["algo"] == "impala" and c["vector"].startswith("torch"),
      {"algo": "impala", "estimator": ("v_trace", 0.9), "vector": "torch_next"}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
-    (r"person took over", lambda c: c["door"] == "rollouts" and c["replaced"] in TAKEOVERS,
-     {"door": "rollouts", "algo": "ppo", "replaced": "hil_serl"}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
     (r"only store numbers and vectors", lambda c: c["format"] == "parquet" and c["encoder"] != "none",

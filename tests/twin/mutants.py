@@ -1,12 +1,13 @@
 """Wrong lines of reverie, each with the combination in which it matters and the kind of difference that names it."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from reverie.agent import own_policy, reaching, recording
-from reverie.algos import sac
+from reverie.algos import on_policy, sac
 from reverie.algos.impala import BehaviorPolicy
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
@@ -24,6 +25,7 @@ from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import Future
 from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
+from reverie.run.collect import EnvCollector
 from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
@@ -103,6 +105,11 @@ def advantages_flow_over_ends(original):
     return lambda *, last, **more: original(last=torch.zeros_like(last), **more)
 
 
+@mutant(on_policy, "exclude_takeovers", {"algo": "ppo", "replaced": "hil_serl", "estimator": ("gae", 0.8)}, "target")
+def advantages_flow_over_the_actions_of_a_person(original):
+    return lambda batch: dataclasses.replace(batch, extras=dict(batch.extras))
+
+
 @mutant(Future, "draw_rows", {"goals": "reward", "hindsight": "future"},
         "a goal that this episode has not achieved")  # fmt: skip
 def goals_are_of_the_next_episode(original):
@@ -136,6 +143,11 @@ def the_action_of_the_policy_is_stored(original):
 @mutant(ReplayBuffer, "correct", {"replaced": "gym_hil"}, "tag of a takeover")
 def takeovers_are_not_tagged(original):
     return lambda self, action, is_takeover: original(self, action, None)
+
+
+@mutant(EnvCollector, "_ask_person", {"replaced": "person"}, "tag of a takeover")
+def nobody_is_asked(original):
+    return lambda self, person, step, action: action
 
 
 @mutant(EpisodeCounter, "add", {}, "a score of no episode")

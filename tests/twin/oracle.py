@@ -22,8 +22,8 @@ import numpy as np
 from story import CLASSES, legal_classes, natural_goal, picture
 
 TOLERANCE = 1e-3
-TAKEOVERS = ("hil_serl", "gym_hil")
-"""Conventions by which a person's actions are told."""
+TAKEOVERS = ("hil_serl", "gym_hil", "person")
+"""Conventions by which a person's actions are told, and a person who acts instead of the policy."""
 
 
 @dataclass(eq=False)
@@ -118,8 +118,9 @@ def add_episode(rows, episode, frames, t, c):
         over = is_end(line) or decisions == c["limit"]
         after = Row((*episode, t), reward=total, is_last=over, is_terminal=line["terminated"], previous=row)
         row.action, row.chosen = (action_of(frames[begin:t], name) for name in ("action", "chosen"))
-        row.is_taken = c["replaced"] in TAKEOVERS and any(k % 3 == 1 for k in range(begin, t))
-        if c["door"] == "rollouts":  # a filter is a part of the environment, and takeovers are refused
+        frames_taken = range(begin, begin + 1 if c["replaced"] == "person" else t)  # a person sees rows
+        row.is_taken = c["replaced"] in TAKEOVERS and any(k % 3 == 1 for k in frames_taken)
+        if c["door"] == "rollouts" and c["replaced"] == "filter":  # a part of the environment
             row.action = row.chosen
         row.next = after
         row = rows[after.key] = after

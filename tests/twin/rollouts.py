@@ -107,7 +107,7 @@ def check_v_trace(c, answers, b, window, is_begun, is_first, report):
     v, log_pi, log_mu, r = (answers[name][b, -len(window) :].tolist() for name in ("v", "log_pi", "log_mu", "reward"))
     if c["scale"] != "std":
         r = [row.reward * (0.5 if c["scale"] == "factor" else 1.0) for row in window]
-    last = [row.is_last for row in window]
+    last = [ends_estimates(row) for row in window]
     last[0] |= not is_begun
     true = oracle.v_trace(r, [row.is_terminal for row in window], last, v, log_pi, log_mu, values.DISCOUNT, 0.9)
     for t, expected in enumerate(true):
@@ -177,13 +177,18 @@ def check_estimates(c, estimated, v, reward, b, window, report):
         if not row.is_last and not is_close(value := float(estimated["value"][b, t]), v[t]):
             report.add("the value of a row is not that of the row alone", row=row.key, stored=value, alone=v[t])
     r = reward if c["scale"] == "std" else [row.reward * (0.5 if c["scale"] == "factor" else 1.0) for row in window]
-    ends = [row.is_terminal for row in window], [row.is_last for row in window]
+    ends = [row.is_terminal for row in window], [ends_estimates(row) for row in window]
     for t, true in enumerate(oracle.estimate(c["estimator"], r, *ends, v, values.DISCOUNT)):
         if true is None:
             continue
         for name, expected in (("target", true), ("advantage", true - v[t])):
             if not is_close(stored := float(estimated[name][b, t]), expected):
                 report.add(name, row=window[t].key, stored=stored, true=expected)
+
+
+def ends_estimates(row):
+    """Whether sums stop at a row: the action behind it is nobody's, or a person's."""
+    return row.is_last or row.is_taken
 
 
 def is_close(x, y):

@@ -1,9 +1,12 @@
 """How the factors become an environment and settings of reverie."""
 
 import functools
+from typing import NamedTuple
 
 import factors
-from story import StoryEnv, StoryIds, StoryVector
+from story import CLASSES, StoryEnv, StoryIds, StoryVector, legal_classes, replacement
+
+import reverie
 
 MODES = {"next": "NEXT_STEP", "same": "SAME_STEP", "disabled": "DISABLED", "ids": "DISABLED"}
 MEMORIES = {"lstm": "lstm(4)", "gru": "gru(4)", "transformer": "transformer(3, 4, 2)"}
@@ -14,6 +17,7 @@ def make_factory(c, folder):
     """A function that makes the environment, or the vector, whose log is in ``folder / "log"``."""
     mode = MODES.get(c["vector"].partition("_")[2], "NEXT_STEP")
     options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced", "encoder")}
+    options["replaced"] = "never" if c["replaced"] == "person" else c["replaced"]
     options |= {"ends": factors.ENDS[c["ends"]], "mode": mode, "tensors": c["vector"].startswith("torch")}
     log = folder / "log"
     log.mkdir(exist_ok=True)
@@ -26,6 +30,23 @@ def make_factory(c, folder):
         return functools.partial(JaxStory, folder=str(log), options=options)
     kind = StoryEnv if factors.is_single(c) else StoryIds if c["vector"] == "torch_ids" else StoryVector
     return functools.partial(kind, folder=str(log), options=options)
+
+
+class Moment(NamedTuple):
+    """What a person sees of an instance."""
+
+    key: tuple[int, int, int]
+    options: dict[str, str]
+
+    def mask(self):
+        return legal_classes(*self.key, CLASSES[self.options["action"]])
+
+
+def help_out(action, mask, obs, chosen):
+    """A person who replaces the actions that others replace in their environments."""
+    shown = (obs.get("story", obs.get("observation")) if isinstance(obs, dict) else obs).reshape(-1, 4)[-1]
+    moment = Moment(tuple(map(int, shown[:3])), {"action": action, "mask": mask})
+    return replacement(moment, action) if moment.key[2] % 3 == 1 else None
 
 
 def algo_settings(c):
@@ -74,8 +95,12 @@ def run_settings(c):
     settings |= {"env.frame_stack": 2} if c["stack"] == "env" else {}
     settings |= {"env.restarts": 200} if c["crashes"] else {}
     settings |= {"actors": 2} if c["door"] == "actors" else {}
+    if c["replaced"] == "person":
+        settings["human"] = reverie.Person(functools.partial(help_out, c["action"], c["mask"]))
     if c["door"] == "rollouts":
         return settings
+    if c["replaced"] == "person":
+        settings |= {"human.min_rows": 5, "human.fraction": 0.0 if c["sampling"] == "priority" else 0.5}
     replay = {"capacity": c["capacity"], "storage": c["storage"]}
     if c["hindsight"] != "none":
         replay["hindsight"] = c["hindsight"]

@@ -95,7 +95,7 @@ def load(
     env_source = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trust_modules(trust_code, texts_in(env)):  # other names are those of files
         saved = read_saved_config(folder.path)
-        overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
+        overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0, "human": 0}
         check_module_names(
             saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None)
         )

@@ -151,6 +151,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     network_settings: ClassVar[frozenset[str]] = frozenset({"body"})
+    human_fraction: ClassVar[float | None] = 1.0
 
     policy_kind: Literal["deterministic", "stochastic", "categorical", "mixed"] | None = None
     """Kind of policy, which determines the loss. Continuous actions: deterministic, by the squared error, or
@@ -173,7 +174,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
         if not recorded:
             raise ConfigError(
                 f"{self.algorithm} learns from recorded data, but no dataset was given. Pass --data PATH; `reverie "
-                "data record` records a dataset with a trained agent."
+                "data record` records a dataset with a trained agent. Or pass --human, a person who takes over."
             )
 
     def needs_rewards(self, *, collected: bool) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -290,6 +290,8 @@ class DecisionTransformerConfig(BCConfig):
     Windows may begin in the episode before, so all rows are learned from equally often. In the authors' code, windows
     begin within an episode, so its first rows are learned from less often.
     """
+
+    human_fraction: ClassVar[float | None] = None
 
     batch_size: int = 64
     batch_length: int = 21

@@ -34,6 +34,7 @@ class DreamerConfig(AlgorithmConfig):
     """Settings that all Dreamers share: the parts that make up the world model."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    human_fraction: ClassVar[float | None] = 0.0
     heads: ClassVar[frozenset[str]] = frozenset({"decoder", "reward", "cont"})
     """Names of the prediction heads. The setting ``grad_heads``, if it exists, lists those that train the latents."""
 

@@ -178,6 +178,7 @@ class GAILConfig(OfflineConfig, SACConfig):
     """Settings of GAIL: SAC's, and the discriminator's of the authors' code (google-research/dac)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    human_fraction: ClassVar[float | None] = None
 
     batch_size: Annotated[int, AtLeast(2)] = 256
     """B, windows in a batch: half of them are the expert's, half the agent's. The authors use 100 of each."""

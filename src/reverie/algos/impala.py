@@ -14,7 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.on_policy import ActionEvaluation, OnPolicy, OnPolicyConfig, OnPolicyObjective
+from reverie.algos.on_policy import (
+    ActionEvaluation,
+    OnPolicy,
+    OnPolicyConfig,
+    OnPolicyObjective,
+    exclude_takeovers,
+)
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
@@ -148,7 +154,7 @@ class IMPALA(OnPolicy):
     def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[B, T + 1]``, with intrinsic rewards if there are any."""
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
-        return batch if self.novelty is None else self.novelty.add_reward(batch)
+        return exclude_takeovers(batch if self.novelty is None else self.novelty.add_reward(batch))
 
     def prepare_rollout(self, batch: Batch) -> Batch:
         """Return the batch on the learner's device: windows are prepared in each update."""

@@ -14,7 +14,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges, accelerated
-from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
+from reverie.core.specs import IS_INTERVENTION, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
@@ -122,6 +122,18 @@ class OnPolicyObjective(NotesChanges, nn.Module, ABC):
         return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | extras
 
 
+def exclude_takeovers(batch: Batch) -> Batch:
+    """Return rows ``[B, T]`` in which the actions of a person, which no policy has sampled, are in no loss.
+
+    Such a row becomes ``is_last``, but not terminal, so that earlier rows bootstrap from its value, as with c = 0 of
+    V-trace. Memories go on: ``is_first`` stays.
+    """
+    if IS_INTERVENTION not in batch.extras:
+        return batch
+    extras = {name: x for name, x in batch.extras.items() if name != IS_INTERVENTION}
+    return replace(batch, is_last=batch.is_last | batch.extras[IS_INTERVENTION], extras=extras)
+
+
 class ActionEvaluation(NamedTuple):
     """The networks' outputs for the rows of a batch, ``[B, T]`` each unless noted otherwise."""
 
@@ -198,6 +210,7 @@ class OnPolicy(ModelFree, ABC):
         advance_schedules(self._ramps, self.position())  # targets are computed before the first update
         rows = self.preprocess(batch.to(self.device))
         bonus = None if self.novelty is None else self.novelty.rewards(rows)
+        rows = exclude_takeovers(rows)
         estimates, length = self.objective.estimates(rows, bonus), self.cfg.batch_length
         if self.novelty is not None:
             estimates |= self.novelty.next_columns(rows)
@@ -231,6 +244,7 @@ class OnPolicyConfig(ValueConfig):
     """Settings of learners that learn from rollouts of their current policy."""
 
     on_policy: ClassVar[bool] = True
+    human_fraction: ClassVar[float | None] = None
     samples_actions: ClassVar[bool] = True
     from_actors: ClassVar[bool] = False
     """Whether it also learns from rollouts of earlier policies, by V-trace, so actors may collect during updates."""

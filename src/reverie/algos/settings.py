@@ -35,6 +35,8 @@ class AlgorithmConfig(LearnerConfig):
     """Whether it learns games of two players in one stream of rows, whose rewards belong to the player who moved."""
     has_goals: ClassVar[bool] = False
     """Whether it acts toward goals, which are a part of its observations."""
+    human_fraction: ClassVar[float | None] = 0.5
+    """Default of ``human.fraction`` with a person; None: a person's rows cannot have a fraction of their own."""
     samples_actions: ClassVar[bool] = False
     """Whether it is judged by both the most likely and the sampled actions of a distribution that it learns."""
 

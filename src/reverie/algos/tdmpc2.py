@@ -326,6 +326,7 @@ class TDMPC2Config(ValueConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    human_fraction: ClassVar[float | None] = 0.0
     network_settings: ClassVar[frozenset[str]] = frozenset()
 
     batch_length: int = 4

@@ -338,6 +338,7 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
         sections["episodes"] += [
             ("ends", f"{summary.num_terminal:,} terminal, {episodes - summary.num_terminal:,} truncated"),
             ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
+            *[("a person's", f"{summary.num_taken / lengths.sum():.1%} of the steps")] * (summary.num_taken > 0),
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
             ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),

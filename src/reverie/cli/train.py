@@ -32,7 +32,7 @@ from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
 
-SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
+SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path", "human": "human.person"}
 """Flags of ``CommonOptions`` that are short names of settings."""
 
 
@@ -53,6 +53,7 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     first = {name: words[0] for name, words in flags.items() if words}
     early: dict[str, Any] = {path: first[path] for path in ("data.reader", "experience", "device") if path in first}
     early |= {"data.path": options.data} if options.data else {}
+    early |= {"human.person": options.human} if options.human else {}
     for name in ("steps", "updates"):
         with contextlib.suppress(ConfigError):  # told later, with the other options
             early[name] = coerce(first.get(name, ""), int, name)
@@ -66,7 +67,8 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
         return 0
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is overridden below
-    defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path)
+    defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path,
+                       human=config.human.person)  # fmt: skip
     name = "train" if end is None else "tune"
     train_args = ["--help" if text == "--help-all" else text for text in args]
     common, parsed = parse(train_args, name, defaults, config)

@@ -25,6 +25,9 @@ class CommonOptions(TrustOption):
     data: str | tuple[str, ...] = ""
     """Dataset: a file, folder, glob, run, minari:NAME or ogbench:NAME; or several, in any supported format. No rows are
     collected, unless --experience mixed(0.5) is set, and --env is used for evaluation."""
+    human: str = ""
+    """Who can take over from the policy while it learns: `module:function` of the observation and the policy's action,
+    which returns another action or None."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()
@@ -83,6 +86,7 @@ def parse_common(args: list[str]) -> CommonOptions:
         algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
         env=first.get("env.id", first.get("env", "")),
         data=str_or_tuple(flags.get("data.path", flags.get("data", []))),
+        human=first.get("human.person", first.get("human", "")),
         size=first.get("size"),
         config=tuple(map(Path, flags.get("config", ()))),
         configs=tuple(flags.get("configs", ())),

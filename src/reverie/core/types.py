@@ -141,6 +141,11 @@ class ExecutedActions(NamedTuple):
         return (self.is_replaced & ~self.is_takeover).sum()
 
     @property
+    def takeovers(self) -> ExecutedActions:
+        """The same without filters, which on-policy learners take for a part of the environment."""
+        return self._replace(is_replaced=self.is_takeover)
+
+    @property
     def tags(self) -> Tensor | None:
         """``is_takeover`` if there is a takeover."""
         return self.is_takeover if self.has_takeovers else None

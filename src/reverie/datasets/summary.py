@@ -11,6 +11,7 @@ from gymnasium import spaces
 from reverie.core.errors import count_noun
 from reverie.core.rows import Rows, iter_episodes
 from reverie.core.spaces import classes_of, columns_in
+from reverie.core.specs import IS_INTERVENTION
 from reverie.datasets.reader import Space
 
 BINS = 20
@@ -91,6 +92,8 @@ class Summary:
     actions: list[ActionStatistics]
     scores: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    num_taken: int = 0
+    """Number of steps that a person took."""
     num_terminal: int = 0
     """Number of episodes that end in a terminal state; the others are truncated."""
     rewards: tuple[float, float] = (np.inf, -np.inf)
@@ -125,6 +128,7 @@ class Summary:
         self.scores.append(float(rewards.sum()))
         self.lengths.append(steps)
         self.num_terminal += bool(episode["is_terminal"][-1])
+        self.num_taken += int(np.count_nonzero(episode.get(IS_INTERVENTION, ())))
         finite, (low, high) = rewards[np.isfinite(rewards)], self.rewards
         self.rewards = (float(finite.min(initial=low)), float(finite.max(initial=high)))
         for use in self.actions:

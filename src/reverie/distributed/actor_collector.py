@@ -252,8 +252,8 @@ class ActorCollector:
         if len(block.episodes):
             self.finished.append(block.episodes)
 
-    def pop_filtered_rate(self) -> dict[str, float]:
-        """Return {}: actors do not report what filters replace."""
+    def pop_action_rates(self) -> dict[str, float]:
+        """Return {}: actors do not report whose actions were replaced."""
         return {}
 
     def restart_actor(self, lane: ActorHandle, failure: Failure) -> None:

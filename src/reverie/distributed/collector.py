@@ -28,9 +28,10 @@ from reverie.distributed.actor_collector import build_actor_collector
 from reverie.envs.config import EnvLike
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.person import Person
 from reverie.log.video import write_video
 from reverie.objectives.td import Losses
-from reverie.replay.config import absolute_store_path
+from reverie.replay.config import PERSON_OBJECT, absolute_store_path
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 from reverie.run.evaluate import Evaluation
@@ -62,7 +63,8 @@ class Collector:
         self, env: EnvLike, policy: nn.Module | AlgorithmConfig | Any, *, folder: Path | str | None = None,
         state: Mapping[str, Any] = MappingProxyType({}), envs: int = 1, actors: int = 0, seed: int = 0,
         device: str = "cpu", steps: int = 10**9, replay_ratio: float = 1.0, keep_checkpoints: int = 3,
-        batch_size: int = 256, batch_length: int = 2, rollout: int = 0, exploration: Any = None, **settings: Any,
+        batch_size: int = 256, batch_length: int = 2, rollout: int = 0, exploration: Any = None,
+        human: Person | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         """Make the environments and the replay, and load the newest checkpoint in ``folder``.
 
@@ -89,6 +91,7 @@ class Collector:
                 them, ``[envs, T + 1]``, once; nothing is replayed. 0: off-policy.
             exploration: noise as in ``gaussian(0.1)``, or how random classes are as in ``epsilon_greedy(0.1)``, for a
                 policy of your own.
+            human: a person who can take over from the policy; settings are ``**{"human.fraction": 0.5}``.
             settings: other settings of a run, such as ``learning_starts``, ``random_steps``,
                 ``replay={"capacity": 100_000}`` or ``**{"env.frame_stack": 4}``.
 
@@ -120,6 +123,7 @@ class Collector:
         run = {"algo": policy, "actors": actors, "env.num": envs, "steps": steps, "seed": seed, "device": device,
                "replay_ratio": None if policy.on_policy else replay_ratio, "keep_checkpoints": keep_checkpoints,
                "eval_video": True}  # fmt: skip
+        run |= {} if human is None else {"human.person": PERSON_OBJECT}
         config = ExperimentConfig().merge(run | named | settings)
         self.folder: Path | None = None if folder is None else Path(folder)
         with ExitStack() as stack:
@@ -136,7 +140,7 @@ class Collector:
             with torch.set_grad_enabled(torch.is_grad_enabled()):  # which an environment may change
                 self.experiment: Experiment = build(
                     config, None if isinstance(env, str) else env, start=start, run=self.folder,
-                    actors=build_actor_collector,
+                    actors=build_actor_collector, human=human,
                 )  # fmt: skip
             stack.push(lambda kind, *_: self.experiment.close(failed=kind is not None))
             self._describe_rows(is_new=newest is None)

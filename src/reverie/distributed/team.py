@@ -209,7 +209,7 @@ class SharedCollector:
         self.unlogged_episodes: list[Episodes] = local.unlogged_episodes
         self.seconds: dict[str, float] = local.seconds
         self.close: Callable[[], None] = local.close
-        self.pop_filtered_rate: Callable[[], dict[str, float]] = local.pop_filtered_rate
+        self.pop_action_rates: Callable[[], dict[str, float]] = local.pop_action_rates
         self.state_dict: Callable[[], State] = local.state_dict
         self.load_state_dict: Callable[[State], None] = local.load_state_dict
         self.seen: list[Step] = []

@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import set_up_pytorch
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
-from reverie.core.protocols import DeviceEnv, Env, Stateful
+from reverie.core.protocols import BatchSource, DeviceEnv, Env, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
@@ -39,6 +39,7 @@ from reverie.experiment.offline import (
     read_heldout_data,
     read_offline_rows,
 )
+from reverie.experiment.person import Person, find_person
 from reverie.experiment.rules import DeviceRun, check_device_run, validate_config
 from reverie.experiment.saved_settings import saved_settings
 from reverie.experiment.warm_start import load_initial
@@ -46,6 +47,7 @@ from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.build import build_device_rollout, build_replay, check_capacity, check_memory, max_rows
+from reverie.replay.human import TaggedSource
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
@@ -253,7 +255,7 @@ class OnlineRows(NamedTuple):
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None,
+    actors: Callable[..., Any] | None = None, human: Person | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
@@ -267,6 +269,7 @@ def build(
         estimates: the class of the estimator of an offline run without an environment.
         actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
             build_actor_collector``.
+        human: who can take over, instead of ``config.human.person``.
 
     Raises:
         ReverieError: settings contradict each other, the dataset cannot be read or does not match the environment, or
@@ -290,13 +293,16 @@ def build(
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = _make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
-        is_mixed = 0 < config.offline_fraction < 1
-        windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
+        is_mixed, windows = 0 < config.offline_fraction < 1, (algo.window, algo.window)
+        if is_mixed and not config.human_fraction:
+            windows = split_window(algo.window, config.offline_fraction)
         if envs.training is not None:
             clock.action_repeat = envs.training.frames_per_action
             if not config.actors or isinstance(envs.training, DeviceEnv):  # which refuses actors
                 actors = None
-            collect = functools.partial(actors, makers.training, meter) if actors else build_collection
+            person = find_person(config.human.person, human)
+            collect = functools.partial(build_collection, person)
+            collect = functools.partial(actors, makers.training, meter) if actors else collect
             online = OnlineRows(*collect(config, algo, envs.training, windows[1], seeds, run, clock))
         if recorded is not None:
             seed = seeds["replay"] + is_mixed
@@ -308,7 +314,10 @@ def build(
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
-    sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
+    parts: list[BatchSource] = [part for part in (offline.dataset, online.replay) if part is not None]
+    if config.human_fraction or config.human.intervention_reward:
+        parts = [_build_tagged_source(config, algo, offline.dataset, online, seeds["replay"])]
+    sources = [prefetch(part, algo.device) for part in parts]
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
@@ -337,9 +346,29 @@ def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0)
     return clock
 
 
+def _build_tagged_source(
+    config: ExperimentConfig, algo: Algorithm, recorded: OfflineReplay | None, online: OnlineRows, seed: int
+) -> TaggedSource:
+    """Return the source of batches with a person's windows; ConfigError if their rewards cannot be changed."""
+    fraction, human = config.human_fraction, config.human
+    if human.intervention_reward and (algo.window.learns_rows or (recorded is not None and not fraction)):
+        raise ConfigError(
+            f"human.intervention_reward = {human.intervention_reward:g}: expected a learner of transitions, such as "
+            "sac, td3 or dqn, and with data a human.fraction above 0."
+        )
+    if fraction and getattr(config.algo, "entropy_backup", False) and human.reward == "add":
+        logger.warning(
+            "algo.entropy_backup = True: if rewards are for success alone, the entropy can be worth more, so that the "
+            "agent never arrives. Use --preset hil, or algo.entropy_backup = False"
+        )
+    source = TaggedSource(online.replay, recorded, human, fraction, seed)
+    source.settle = getattr(online.collector, "settle", source.settle)
+    return source
+
+
 def build_collection(
-    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
-    clock: Clock,
+    person: Person | None, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
+    seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
     if isinstance(env, DeviceEnv):
@@ -358,8 +387,10 @@ def build_collection(
     collector = EnvCollector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
-        schedule_position=position, on_policy=config.algo.on_policy,
+        schedule_position=position, on_policy=config.algo.on_policy, person=person,
     )  # fmt: skip
+    if person is not None:
+        person.connect(env)
     if store is not None:
         store.settle = collector.settle
     if isinstance(replay, RolloutBuffer):

@@ -19,7 +19,7 @@ from reverie.datasets.config import DatasetConfig
 from reverie.datasets.data_path import split_paths
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import JAX_SUITES, RANDOM_START
-from reverie.replay.config import Experience, Mixed, ReplayConfig
+from reverie.replay.config import Experience, HumanConfig, Mixed, ReplayConfig
 from reverie.run.config import Schedule, ScoreMetric, parse_callback, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -167,6 +167,8 @@ class ExperimentConfig(Config):
     """The replay buffer of collected experience."""
     data: DatasetConfig = field(default_factory=DatasetConfig)
     """Recorded data."""
+    human: HumanConfig = field(default_factory=HumanConfig)
+    """A person who takes over from the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,11 +196,20 @@ class ExperimentConfig(Config):
             return self.experience.recorded
         if not self.data.path:
             return 0.0
+        if self.human.person or self.human_fraction:
+            return Mixed().recorded
         try:
             self.algo.check_data(recorded=True, collected=False)
         except ConfigError:
             return Mixed().recorded
         return 1.0
+
+    @property
+    def human_fraction(self) -> float:
+        """Fraction of each batch that is a person's: recorded, or collected while the person acted."""
+        if self.human.fraction is not None:
+            return self.human.fraction
+        return (self.algo.human_fraction or 0.0) if self.human.person else 0.0
 
     @property
     def offline(self) -> bool:

@@ -25,7 +25,8 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
         lines.append(kernel_problem())
     if experiment.dataset is not None:
         statistics = experiment.dataset.statistics()
-        num_recorded = split_window(window, config.offline_fraction)[0].batch if not config.offline else 0
+        is_split = not (config.offline or config.human_fraction)
+        num_recorded = split_window(window, config.offline_fraction)[0].batch if is_split else 0
         part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
         low, mean, high = statistics.scores
         returns = f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"

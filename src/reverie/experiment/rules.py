@@ -38,6 +38,10 @@ def _clashes_with_actors(clashes: Callable[[ExperimentConfig], object], c: Exper
     return bool(c.actors and clashes(c))
 
 
+def _clashes_with_person(clashes: Callable[[ExperimentConfig], object], c: ExperimentConfig) -> bool:
+    return bool(c.human.person and clashes(c))
+
+
 def _logs_no_score(c: ExperimentConfig) -> bool:
     name = c.score.name
     is_of_info = name.startswith("eval/") and bool(c.eval_env_config.log_info)
@@ -59,10 +63,20 @@ WITH_ACTORS: dict[str, Callable[[ExperimentConfig], object]] = {
     "replay.sequential = True: rows of several actors do not form a single sequence": lambda c: c.replay.sequential,
     "replay.init_from = {c.replay.init_from}: pass these rows as --data, with --experience mixed":
         lambda c: c.replay.init_from,
+    "human.fraction = {c.human_fraction:g}, human.intervention_reward = {c.human.intervention_reward:g}: the rows of "
+    "actors are in several replays": lambda c: not c.human.person and (c.human_fraction or c.human.intervention_reward),
     "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)":
         lambda c: _follows_returns(c) and (c.actors > 1 or c.learners > 1),
 }  # fmt: skip
 """What does not go together with actors."""
+
+WITH_PERSON: dict[str, Callable[[ExperimentConfig], object]] = {
+    "but this run collects no rows in which to take over: set an environment, and no experience = offline.":
+        lambda c: c.offline or c.env.id in (NO_ENV, DATASET_ENV),
+    "actors = {c.actors}: a person takes over in this process. Set actors = 0.": lambda c: c.actors,
+    "learners = {c.learners}: a person takes over in one process. Set learners = 1.": lambda c: c.learners > 1,
+}  # fmt: skip
+"""What does not go together with a person."""
 
 RULES: dict[str, Callable[[ExperimentConfig], object]] = {
     "experience = {c.experience}, but there is data.path = '{c.data.label}'.":
@@ -90,6 +104,22 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
         lambda c: c.heldout_fraction and c.heldout_data,
     "heldout_fraction = {c.heldout_fraction:g}, but there is no dataset: set data.path.":
         lambda c: c.heldout_fraction and not c.data.path,
+    **{
+        f"human.person = '{{c.human.person}}', {text}": functools.partial(_clashes_with_person, clashes)
+        for text, clashes in WITH_PERSON.items()
+    },
+    "human.fraction = {c.human.fraction}, human.intervention_reward = {c.human.intervention_reward:g}: {c.name} cannot "
+    "learn from a person's rows apart from the others. sac, td3, dqn and bc can.":
+        lambda c: c.algo.human_fraction is None and (c.human.fraction or c.human.intervention_reward),
+    "human.fraction = {c.human_fraction:g}: {c.name} also needs windows of its own. Lower it to 0.5.":
+        lambda c: c.human_fraction == 1 and c.algo.human_fraction != 1,
+    "experience = {c.experience}, human.fraction = {c.human_fraction:g}: both set the recorded part of a batch. Remove "
+    "experience: recorded rows are a part of the person's.":
+        lambda c: c.experience is not None and c.offline_fraction and c.human_fraction,
+    "human.intervention_reward = {c.human.intervention_reward:g}, but this run collects no rows. Remove this option.":
+        lambda c: c.offline and c.human.intervention_reward,
+    "human.fraction = {c.human_fraction:g}, replay.sequential = True: whole episodes are read in order. Set only one.":
+        lambda c: c.human_fraction and c.replay.sequential,
     "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
         lambda c: not c.offline and c.env.id in (NO_ENV, DATASET_ENV),
 }  # fmt: skip
@@ -104,6 +134,7 @@ DEVICE_RULES: dict[str, Callable[[DeviceRun], object]] = {
     "replay.hindsight: single environments compute rewards": lambda c: c.config.replay.hindsight is not None,
     "replay.device = {c.config.replay.device}: the rows are on {c.env_device}":
         lambda c: c.config.replay.device not in ("cpu", c.env_device.type, str(c.env_device)),
+    "human: a person needs an environment on the CPU": lambda c: c.config.human.person,
     "log_episodes = True: episodes are only summed": lambda c: c.config.log_episodes,
     "device = {c.algo_device}: the environments are on {c.env_device}":
         lambda c: c.algo_device.type != c.env_device.type,
@@ -127,7 +158,8 @@ def validate_config(config: ExperimentConfig) -> ExperimentConfig:
 
     Return the settings with the experience, the default of ``heldout_data``, and absolute paths.
     """
-    config.algo.check_data(recorded=bool(config.data.path), collected=not config.offline)
+    imitates_person = config.algo.human_fraction == 1 and config.human_fraction > 0
+    config.algo.check_data(recorded=bool(config.data.path) or imitates_person, collected=not config.offline)
     if (text := _find_clash(RULES, config)) is not None:
         raise ConfigError(text)
     heldout = config.heldout_data and _absolute(config.heldout_data)
@@ -135,8 +167,11 @@ def validate_config(config: ExperimentConfig) -> ExperimentConfig:
     if has_losses and not (config.heldout_data or config.heldout_fraction):
         heldout = heldout_name(config.data.path)
     path, store_path = data_path([*map(_absolute, split_paths(config.data.path))]), config.replay.store_path
+    experience = config.experience
+    if experience is None and not (config.offline_fraction and config.human_fraction):
+        experience = experience_from_fraction(config.offline_fraction)
     changes = {
-        "experience": (config.experience, config.experience or experience_from_fraction(config.offline_fraction)),
+        "experience": (config.experience, experience),
         "heldout_data": (config.heldout_data, heldout),
         "data.path": (config.data.path, path),
         "replay.store_path": (store_path, absolute_store_path(store_path)),

@@ -25,6 +25,7 @@ from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.offline_presets import ogbench_settings
+from reverie.experiment.person import Person
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import (
     CPU_SUFFIX,
@@ -36,6 +37,7 @@ from reverie.experiment.presets import (
     preset_name,
 )
 from reverie.experiment.rules import validate_config
+from reverie.replay.config import PERSON_OBJECT
 from reverie.run.callback import import_callback
 from reverie.run.folder import (
     SCHEMA,
@@ -260,6 +262,8 @@ def _expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
         values["data"] = dataset_settings(data)
+    if isinstance(human := values.get("human"), str | Person):
+        values["human"] = {"person": human if isinstance(human, str) else PERSON_OBJECT}
     return values | ({"data.path": data_path(values["data.path"])} if "data.path" in values else {})
 
 

@@ -21,6 +21,7 @@ from reverie.replay.goals import GOALS, GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage, Storage
+from reverie.replay.tagged import TaggedWindows
 from reverie.store.read import Chunk
 from reverie.store.store import ReplayStore
 
@@ -47,6 +48,7 @@ class ReplayBuffer:
         self.stored: int = 0  # number of the first row that waits for others
         self.annotator: RowAnnotator | None = None
         self.goals: GoalRelabeler | GoalSampler | None = None
+        self.tagged: TaggedWindows | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
         self.shares_batch: bool = False
@@ -178,6 +180,8 @@ class ReplayBuffer:
         self.batch_sampler.clear()
         if self.goals is not None:
             self.goals.episodes.clear()
+        if self.tagged is not None:
+            self.tagged.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         """Add n rows to each stream, ``[N, n, ...]`` by column. Missing extras are blank; the store gets nothing.
@@ -281,8 +285,11 @@ class ReplayBuffer:
 
     # ------------------------------------------------------------------ windows
 
-    def sample(self, count: int | None = None) -> Batch:
-        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU."""
+    def sample(self, count: int | None = None, handles: Tensor | None = None) -> Batch:
+        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU.
+
+        ``handles``: the windows to return instead of drawing some.
+        """
         if len(self.batch_sampler.windows) == 0:
             raise RunError(
                 f"there is no window of {self.window.rows - self.window.num_free_rows} rows yet: collect more rows, "
@@ -293,8 +300,10 @@ class ReplayBuffer:
         if self.stale and self.annotator is not None:
             self.annotator.on_extend(self.storage)
         self.stale = False
-        shared = self._shared if count is None else None
-        handles, weights = self.batch_sampler.draw(count, None if shared is None else shared[0].index)
+        is_drawn, weights = handles is None, None
+        shared = self._shared if count is None and is_drawn else None
+        if handles is None:
+            handles, weights = self.batch_sampler.draw(count, None if shared is None else shared[0].index)
         if shared is not None:
             return self._refill(*shared, handles, weights)
         rows = self.storage.gather(handles, self.window.rows)
@@ -315,7 +324,7 @@ class ReplayBuffer:
             action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
             is_terminal=rows["is_terminal"], weight=weight, index=handles,
         )  # fmt: skip
-        if self.shares_batch and count is None:
+        if self.shares_batch and count is None and is_drawn:
             batch = SharedBatch.of(batch)
             self._shared = batch, rows
         return batch
@@ -374,7 +383,8 @@ class ReplayBuffer:
         """Return everything that does not follow from the rows: generators, queues, priorities, pending feedback."""
         pending = [feedback.state_dict() for feedback in self.pending]
         goals = {} if self.goals is None else {"goals": self.goals.state_dict()}
-        return {**self.batch_sampler.state_dict(), "pending": pending, **goals}
+        tagged = {} if self.tagged is None else {"tagged": self.tagged.state_dict()}
+        return {**self.batch_sampler.state_dict(), "pending": pending, **goals, **tagged}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state if the buffer already contains the same rows; otherwise sampling starts over."""
@@ -382,6 +392,8 @@ class ReplayBuffer:
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]
             if self.goals is not None and "goals" in state:
                 self.goals.load_state_dict(state["goals"])
+            if self.tagged is not None and "tagged" in state:
+                self.tagged.load_state_dict(state["tagged"])
 
 
 def _set_weights(weight: Tensor, weights: Tensor | None) -> None:

@@ -189,6 +189,36 @@ class BatchSamplerConfig(Config):
             )
 
 
+PERSON_OBJECT = "object"
+"""``human.person`` of a person who was passed as an object in Python."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanConfig(Config):
+    """Settings of learning with a person, who takes over from the policy."""
+
+    person: str = ""
+    """Who can take over: `module:function` of the observation and the policy's action, which returns another action or
+    None; in Python also a `reverie.Person`. Empty: nobody, or somebody in the environment."""
+    fraction: Annotated[float | None, Within("[0, 1]")] = None
+    """Fraction of each batch that begins with a person's actions or is recorded, rounded to whole windows; the rest is
+    drawn from all collected rows. None: with a person 0.5, of bc 1, of world models 0; else 0."""
+    min_rows: Annotated[int, AtLeast(1)] = 50
+    """Windows of a person's actions in the replay before they have a fraction of their own."""
+    intervention_reward: float = 0.0
+    """Reward of an action of the policy after which a person took over, such as -1. Rows keep the environment's."""
+    reward: Literal["add", "only"] = "add"
+    """`add`: learn from the environment's reward plus intervention_reward; `only`: from the latter alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward == "only" and not self.intervention_reward:
+            raise ConfigError(
+                "human.reward = 'only', human.intervention_reward = 0: all rewards would be 0. Set "
+                "human.intervention_reward, such as -1."
+            )
+
+
 @dataclass(frozen=True)
 class Hindsight(Choice):
     """The rows of an episode whose achieved goals can replace its desired goal."""

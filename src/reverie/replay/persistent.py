@@ -212,6 +212,8 @@ class PersistentReplay:
         self.loaded = state
         if "saved" in state:
             return  # load_files loads the rows
+        if IS_INTERVENTION in state.get("rows", ()):
+            self.replay.add_tags()
         if "rows" in state and self._fits(state["rows"]):
             self._load_rows(state["rows"], int(state["count"]))
             return

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from reverie.core.columns import block_of, view_in_block
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.specs import EXTRAS, ColumnSpec
-from reverie.core.types import FLAGS, Batch, SharedBatch, State, Step, Update, Window
+from reverie.core.specs import EXTRAS, IS_INTERVENTION, ColumnSpec
+from reverie.core.types import FLAGS, Batch, SharedBatch, State, Step, Update, Window, no_flags
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.storage import Storage
@@ -65,8 +65,8 @@ class MinibatchSource(ABC):
         """Return the number of minibatches left of a complete rollout; 0 while it is being collected."""
         return self.batches * max(1, self.window.epochs) - self.used if self.is_complete else 0
 
-    def sample(self, count: int | None = None) -> Batch:
-        """Return the next minibatch, on the learner's device. ``count`` is ignored."""
+    def sample(self, count: int | None = None, handles: Tensor | None = None) -> Batch:
+        """Return the next minibatch, on the learner's device. ``count`` and ``handles`` are ignored."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
@@ -229,7 +229,18 @@ class DeviceRollout(MinibatchSource):
 
     def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
         """Replace the actions of the newest rows, see ``RowSink``."""
-        self._places[self._place - 1]["action"].copy_(action)
+        place = self._places[self._place - 1]
+        place["action"].copy_(action)
+        if is_takeover is not None:
+            if IS_INTERVENTION not in place:
+                self._add_tags()
+            place[IS_INTERVENTION].copy_(is_takeover)
+
+    def _add_tags(self) -> None:
+        """Add the column ``is_intervention``, which is false in all rows so far."""
+        tags = self.columns[IS_INTERVENTION] = torch.zeros_like(self.columns["is_last"])
+        for place, tag in zip(self._places, tags.unbind(), strict=True):
+            place[IS_INTERVENTION] = tag
 
     def complete(self, step: Step) -> None:
         """Add the row after the rollout, on which the policy has not acted."""
@@ -239,6 +250,7 @@ class DeviceRollout(MinibatchSource):
         rows |= {f"obs/{key}": value for key, value in step.obs.items()}
         rows |= {"reward": step.reward} | {name: getattr(step, name) for name in FLAGS}
         place = self._places[self._place]
+        rows |= {IS_INTERVENTION: no_flags(self.streams)} if IS_INTERVENTION in place else {}
         for name, value in rows.items():
             place[name].copy_(value)
         self._place += 1
@@ -251,7 +263,9 @@ class DeviceRollout(MinibatchSource):
 
     def _complete_rows(self) -> Batch:
         rows = {name: x.transpose(0, 1) for name, x in self.columns.items()}  # [N, context + T + 1, ...], views
-        extras = {name.removeprefix(EXTRAS): x for name, x in rows.items() if name.startswith(EXTRAS)}
+        extras = {
+            name.removeprefix(EXTRAS): x for name, x in rows.items() if name.startswith((EXTRAS, IS_INTERVENTION))
+        }
         index = torch.arange(self.streams, device=rows["reward"].device)
         return Batch.from_columns(rows, index, extras)
 

@@ -18,6 +18,7 @@ from reverie.core.imports import is_trusting
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.logger import logger
 from reverie.core.protocols import (
+    ActionChannel,
     DeviceEnv,
     Env,
     Policy,
@@ -32,16 +33,13 @@ from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
 from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
+from reverie.run.takeovers import TakeoverCounter
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
 them."""
-TAKEOVER_ADVICE = (
-    "a person took over from the policy, as the info of a step says. On-policy learners cannot learn from actions that "
-    "the policy has not sampled: train without takeovers, or choose an off-policy algorithm, such as sac, td3 or dqn."
-)
 SIGNATURE = "signature"
 """Name of the entry in that file that identifies its author (``core/signing.py``)."""
 
@@ -61,6 +59,7 @@ class EnvCollector:
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
         schedule_position: Callable[[], int] | None = None, on_policy: bool = False,
+        person: ActionChannel | None = None,
     ) -> None:  # fmt: skip
         """Reset ``env`` with ``seed``, which also seeds random actions.
 
@@ -68,6 +67,7 @@ class EnvCollector:
         row before the policy acts on it. ``exact``: whether the rows loaded from a checkpoint equal the saved rows, so
         that episodes can continue. ``schedule_position``: returns the env steps that exploration schedules follow;
         None: those that the policy has taken. ``on_policy``: whether the learner needs the policy's own actions.
+        ``person``: who can take over from the policy; None: nobody.
         """
         self.exact = exact
         self.schedule_position = schedule_position
@@ -91,6 +91,9 @@ class EnvCollector:
         self.unlogged_episodes: list[Episodes] = []
         self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)
         self.on_policy = on_policy
+        self.person = person
+        self.takeovers: TakeoverCounter = TakeoverCounter(env.num_envs)
+        self._tags: Tensor | None = None  # where a person took the newest action, [N]; None: nowhere
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._sent: Tensor | None = None  # the actions of the pending step
         self._num_filtered: Any = 0  # steps since the last log entry whose action a filter replaced
@@ -111,6 +114,9 @@ class EnvCollector:
                 if (executed_actions := self.env.executed_actions) is not None:
                     self._num_filtered = self._num_filtered + executed_actions.count_filtered()
                     self._correct(executed_actions)
+                if self._tags is not None or self.takeovers.is_open:
+                    self.takeovers.add(self._tags)
+                    self._tags = None
             except Exception as error:
                 self._failure = error
                 raise
@@ -119,12 +125,14 @@ class EnvCollector:
     def _correct(self, executed_actions: ExecutedActions) -> None:
         """Store the ``executed_actions``, and tell the policy, before it acts on the rows behind them."""
         if self.on_policy:
-            if executed_actions.is_takeover.any():
-                raise DataError(TAKEOVER_ADVICE)
-            return
+            executed_actions = executed_actions.takeovers
+            if not executed_actions.has_takeovers:
+                return
         assert self._sent is not None
-        action = executed_actions.replace_in(self._sent)
-        self.sink.correct(action, executed_actions.tags)
+        action, tags = executed_actions.replace_in(self._sent), executed_actions.tags
+        if tags is not None:
+            self._tags = tags if self._tags is None else tags | self._tags
+        self.sink.correct(action, self._tags)
         self.state = self.policy.override(self.state, action)
 
     def settle(self) -> None:
@@ -141,6 +149,8 @@ class EnvCollector:
         if not self._stored:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
+        if self._tags is not None:
+            self.sink.correct(self._action, self._tags)
         self._count(step)
         num_steps = len(step) - count_set(step.is_last)
         begin = time.perf_counter()
@@ -167,7 +177,17 @@ class EnvCollector:
                 step,
             )  # fmt: skip
             self.state = self.policy.override(self.state, action)
-        return to_executed_action(action, step)
+        action = to_executed_action(action, step)
+        return action if self.person is None else self._ask_person(self.person, step, action)
+
+    def _ask_person(self, person: ActionChannel, step: Step, action: Tensor) -> Tensor:
+        """Return the policy's ``action`` ``[N, A]``, replaced where the ``person`` takes over."""
+        if (chosen := person.choose(step, action)) is None:
+            return action
+        self._tags = chosen.is_takeover & ~step.is_last
+        action = to_executed_action(chosen.replace_in(action), step)
+        self.state = self.policy.override(self.state, action)
+        return action
 
     def count(self) -> None:
         """Count the current rows unless they have been counted; waits for them."""
@@ -183,6 +203,8 @@ class EnvCollector:
         """Add the running episodes of the environments ``numbers``, which end with ``step``, to the finished ones."""
         if numbers.size:
             scores, lengths = self.counter.totals[:, numbers]
+            if self.takeovers.steps:
+                logged = self.takeovers.end_episodes(numbers.tolist(), logged)
             info = info_columns([logged.get(i, {}) for i in numbers.tolist()]) if logged else {}
             info[TERMINATED] = step.is_terminal.numpy(force=True)[numbers].astype(np.float64)
             self.finished.append(Episodes(scores, lengths, np.ones(len(numbers)), lengths, info))
@@ -202,11 +224,12 @@ class EnvCollector:
         finished, self.finished = self.finished, []
         return finished
 
-    def pop_filtered_rate(self) -> dict[str, float]:
-        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+    def pop_action_rates(self) -> dict[str, float]:
+        """Return how often filters and people replaced the policy's actions since the last call; {} if nobody did."""
         count, steps = int(self._num_filtered), self.env_steps - self._logged_steps
         self._num_filtered, self._logged_steps = 0, self.env_steps
-        return {"env/filtered_rate": count / steps} if count and steps else {}
+        rates = {"env/filtered_rate": count / steps} if count and steps else {}
+        return rates | self.takeovers.pop_metrics(steps)
 
     def close(self) -> None:
         """Close the environments."""
@@ -226,7 +249,9 @@ class EnvCollector:
             "counted": self._counted,
             "episodes": self.counter.totals.copy(),
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
-            "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
+            "begun": None
+            if self._action is None
+            else {"action": self._action, "stored": self._stored, "tags": self._tags},
             "state": flatten_named(self.state),
         }
 
@@ -235,6 +260,8 @@ class EnvCollector:
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "filtered": (int(self._num_filtered), self._logged_steps),
+            "takeovers": self.takeovers.state_dict(),
+            "person": None if self.person is None else self.person.state_dict(),
             "rng": self.rng.bit_generator.state,
             "unlogged": vars(join_episodes(self.unlogged_episodes)),
         }
@@ -263,6 +290,9 @@ class EnvCollector:
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
         self._num_filtered, self._logged_steps = map(int, state["filtered"])
+        self.takeovers.load_state_dict(state["takeovers"])
+        if self.person is not None and state["person"] is not None:
+            self.person.load_state_dict(state["person"])
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged_episodes[:] = [Episodes(**state["unlogged"])]
         carried = state.get("state", {})
@@ -320,6 +350,7 @@ class EnvCollector:
         self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
+            self._tags = begun["tags"]
         if self._counted:
             self._finish(self.counter.find(over), {}, self._step)
         return int(over.sum())
@@ -343,7 +374,6 @@ class DeviceCollector(EnvCollector):
         super().__init__(env, policy, sink, **options)
         self.turns = turns
         self.on_policy = True
-        self._takeover: Tensor | None = None  # [] bool, whether a person took over; None: nobody says so
         self._is_whole = True  # whether no rollout was begun and not completed
         self._restart_counters()
 
@@ -367,8 +397,6 @@ class DeviceCollector(EnvCollector):
             successes.append(self.env.success)
         self.sink.complete(self.step)
         self.env.check()
-        if self._takeover is not None and self._takeover:
-            raise DataError(TAKEOVER_ADVICE)
         num_steps = self._count_rollout(self.sink.newest_rows, successes)
         self._is_whole = True
         self.env_steps += num_steps
@@ -380,17 +408,12 @@ class DeviceCollector(EnvCollector):
         action = self._choose_action(step)
         self._add(step, action)
         middle = time.perf_counter()
-        self._sent, self._step, self._watched = action, self.env.step(action), False
+        self._sent, self._step, self._watched, self._tags = action, self.env.step(action), False, None
         if (executed_actions := self.env.executed_actions) is not None:
             self._num_filtered = self._num_filtered + executed_actions.count_filtered()
             self._correct(executed_actions)
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
-
-    def _correct(self, executed_actions: ExecutedActions) -> None:
-        """Note takeovers, which are read from the device once for each rollout."""
-        taken = executed_actions.is_takeover.any()
-        self._takeover = taken if self._takeover is None else self._takeover | taken
 
     def _add(self, step: Step, action: Tensor) -> None:
         self.sink.add(step, action, self.policy.extras(self.state))

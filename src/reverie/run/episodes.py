@@ -130,8 +130,8 @@ class CollectorProtocol(Protocol):
     def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
-    def pop_filtered_rate(self) -> dict[str, float]:
-        """Return the share of steps since the last call whose action a filter replaced, as a metric; {}: none."""
+    def pop_action_rates(self) -> dict[str, float]:
+        """Return how often filters and people replaced the policy's actions, as metrics; {} if nobody did."""
 
     def state_dict(self) -> State:
         """Return what a checkpoint holds."""

@@ -368,6 +368,7 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
         "experience": _class_names(settings.get("experience")),
         "data": _class_names((settings.get("data") or {}).get("reader")),
         "callbacks": _class_names(settings.get("callbacks")),
+        "human": _class_names((settings.get("human") or {}).get("person")),
         "replay": _words_like_classes(settings.get("replay")),
     }
 

@@ -23,7 +23,7 @@ from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import MetricVector, read_scalars
 from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 
-LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
+LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "human", "time", "step", "env/restarts",
                 "env/filtered_rate", "replay/measured_ratio", "replay/windows"}  # fmt: skip
 """Metric names that are reserved for the training loop, and groups of them: the word before the first slash."""
 
@@ -144,7 +144,7 @@ class MetricsLog:
         names = ("env_steps", "frames", "updates", "episodes")
         counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
         restarts = 0 if self.collector is None else self.collector.restarts
-        counters |= {} if self.collector is None else self.collector.pop_filtered_rate()
+        counters |= {} if self.collector is None else self.collector.pop_action_rates()
         return {**counters, "env/restarts": float(restarts), "replay/windows": float(len(self.source))}
 
 

@@ -1,0 +1,115 @@
+"""A script helps an agent that finds no reward alone: python examples/helped.py prints env steps until it succeeds.
+
+Two rooms, a door, and a reward only at the goal. The script takes over when the agent makes no progress, acts well for
+a while, and gives back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+import reverie
+
+GOAL, DOOR, BEHIND_DOOR = np.array([0.7, 0.6]), np.array([0.0, 0.0]), np.array([0.05, 0.0])
+SPEED, REACH, DOOR_WIDTH = 0.1, 0.1, 0.2
+
+
+class Rooms(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A dot begins in the left room; the goal is in the right one. 60 steps; the best policy needs about 21."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.position, self.time = self.np_random.uniform([-0.9, -0.9], [-0.3, 0.9]), 0
+        return self.position.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        moved = np.clip(self.position + SPEED * np.clip(action, -1, 1), -1, 1)
+        share = self.position[0] / (self.position[0] - moved[0]) if self.position[0] * moved[0] <= 0 else None
+        crosses = share is not None and np.isfinite(share)
+        if crosses and abs(self.position[1] + share * (moved[1] - self.position[1])) > DOOR_WIDTH / 2:
+            moved = np.array([self.position[0], moved[1]])  # along the wall
+        self.position, self.time = moved, self.time + 1
+        is_success = bool(np.linalg.norm(moved - GOAL) < REACH)
+        info = {"is_success": is_success}
+        return moved.astype(np.float32), float(is_success), is_success, self.time == 60, info
+
+
+def distance(obs: np.ndarray) -> float:
+    """Return the length of the way to the goal."""
+    if obs[0] >= 0:
+        return float(np.linalg.norm(GOAL - obs))
+    return float(np.linalg.norm(DOOR - obs) + np.linalg.norm(GOAL - DOOR))
+
+
+class Helper:
+    """Takes over for up to 32 steps after 8 steps without progress, for ``budget`` steps in all."""
+
+    def __init__(self, seed: int = 0, budget: int = 10**9) -> None:
+        self.rng, self.budget = np.random.default_rng(seed), budget
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self.best, self.waited, self.left = np.inf, 0, 0
+
+    def __call__(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """Return the action to take instead of ``action``; None: the agent's."""
+        is_better = distance(obs) < self.best - 1e-3
+        self.best, self.waited = min(self.best, distance(obs)), 0 if is_better else self.waited + 1
+        if self.left == 0 and self.waited >= 8:
+            self.left = 32
+        if self.left == 0 or self.budget == 0:
+            return None
+        self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
+        target = GOAL if obs[0] > -0.02 else BEHIND_DOOR
+        way = (target - obs) / SPEED
+        best = way / max(1, np.abs(way).max())
+        return np.clip(best + self.rng.normal(0, 0.2, 2), -1, 1).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on exactly."""
+        numbers = (float(self.best), self.waited, self.left, self.budget)
+        return {"rng": self.rng.bit_generator.state, "numbers": numbers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.rng.bit_generator.state = state["rng"]
+        self.best, self.waited, self.left, self.budget = state["numbers"]
+
+
+def learn(helper: Helper | None, seed: int, steps: int = 10_000, **settings: Any) -> dict[str, Any]:
+    """Train until 90 % of 20 episodes succeed without the helper, twice in a row; return the steps, or None."""
+    with tempfile.TemporaryDirectory() as run:
+        result = reverie.train(
+            "sac", Rooms, preset="hil", steps=steps, seed=seed, run=f"{run}/run", eval_episodes=20, console=False,
+            human=None if helper is None else reverie.Person(helper), score_metric="eval/success_rate",
+            stop_score=0.9, tensorboard=False,
+            **{"schedule.eval_every": 500, "algo.networks.units": (128, 128), "algo.batch_size": 128, **settings},
+        )  # fmt: skip
+    helped = 0 if helper is None else 10**9 - helper.budget
+    return {"steps": result.env_steps if result.stop_reason else None, "helped": helped}
+
+
+def main() -> None:
+    """Print the env steps of each seed, with and without help."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10_000)
+    arguments = parser.parse_args()
+    for name, make in (("with help", Helper), ("alone", lambda seed: None)):
+        for seed in range(arguments.seeds):
+            print(f"{name}, seed {seed}:", learn(make(seed), seed, arguments.steps), flush=True)
+
+
+if __name__ == "__main__":
+    main()

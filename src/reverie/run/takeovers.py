@@ -1,0 +1,74 @@
+"""Counting how often a person takes over from the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from reverie.core.types import State
+
+_SUCCESS = "success_rate"
+"""Name of the success of an episode among its logged values."""
+
+
+class TakeoverCounter:
+    """Counts a person's steps in N environments, and the takeovers: steps of a person after a step of the policy."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.steps = 0
+        self.count = 0
+        """Number of takeovers."""
+        self.is_open = False
+        """Whether a person took the newest step of some environment."""
+        self._logged = (0, 0)
+        self._newest: Tensor = torch.zeros(num_envs, dtype=torch.bool)
+        self._assisted: Tensor = torch.zeros(num_envs, dtype=torch.bool)  # in the running episode
+
+    def add(self, tags: Tensor | None) -> None:
+        """Count one step of each environment; a person took those in which ``tags`` ``[N]`` is set. None: none."""
+        tags = torch.zeros_like(self._newest) if tags is None else tags.cpu()
+        self.steps += int(tags.sum())
+        self.count += int((tags & ~self._newest).sum())
+        self._newest, self.is_open = tags.clone(), bool(tags.any())
+        self._assisted |= tags
+
+    def end_episodes(
+        self, numbers: Sequence[int], logged: Mapping[int, Mapping[str, float]]
+    ) -> dict[int, Mapping[str, float]]:
+        """Return what the environments ``numbers`` have ``logged`` of the episodes that end.
+
+        A success counts as ``alone``, or, with one step of a person in the episode, as ``assisted``.
+        """
+        entries = dict(logged)
+        for number in numbers:
+            if _SUCCESS in (entry := entries.get(number, {})):
+                name = f"{_SUCCESS}_{'assisted' if self._assisted[number] else 'alone'}"
+                entries[number] = {**entry, name: entry[_SUCCESS]}
+            self._assisted[number] = False
+        return entries
+
+    def pop_metrics(self, env_steps: int) -> dict[str, float]:
+        """Return the totals, and the rates over the ``env_steps`` since the last call; {} before the first takeover."""
+        steps, count = self.steps - self._logged[0], self.count - self._logged[1]
+        self._logged = self.steps, self.count
+        if not self.steps or not env_steps:
+            return {}
+        return {
+            "human/steps": float(self.steps), "human/takeovers": float(self.count), "human/rate": steps / env_steps,
+            "human/takeovers_per_1000_steps": 1000 * count / env_steps,
+        }  # fmt: skip
+
+    def state_dict(self) -> State:
+        """Return all counters."""
+        return {"steps": self.steps, "count": self.count, "logged": self._logged,
+                "newest": self._newest, "assisted": self._assisted}  # fmt: skip
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the counters; those of episodes only with the same number of environments."""
+        self.steps, self.count = int(state["steps"]), int(state["count"])
+        self._logged = int(state["logged"][0]), int(state["logged"][1])
+        if len(state["newest"]) == len(self._newest):
+            self._newest, self._assisted = state["newest"].clone(), state["assisted"].clone()
+            self.is_open = bool(self._newest.any())
