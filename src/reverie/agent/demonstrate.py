@@ -49,12 +49,13 @@ class KeyPolicy:
     keymap: KeyMap
 
     def __init__(self, keys: Iterator[Keys]) -> None:
-        self.keys = keys
+        self.keys: Iterator[Keys] = keys
         self.start([])
 
     def start(self, actions: Iterable[Any]) -> None:
         """Begin an episode whose first actions are ``actions``."""
-        self.actions, self.taken = [*actions], 0
+        self.actions: list[Any] = [*actions]
+        self.taken: int = 0
         self.seen: list[Any] = [] if not self.actions else self.seen[: len(self.actions)]
 
     def __call__(self, obs: Any, action_mask: Any = None) -> Any:

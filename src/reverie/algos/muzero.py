@@ -344,6 +344,7 @@ class MuZeroConfig(ReanalyzeConfig, TDConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     network_settings: ClassVar[frozenset[str]] = frozenset()
     plays_both_sides: ClassVar[bool] = True
+    human_fraction: ClassVar[float | None] = 0.0
 
     batch_size: int = 128
     batch_length: int = 46

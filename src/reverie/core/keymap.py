@@ -53,12 +53,12 @@ def find_keymap(path: Path | None, space: Space, unwrapped: Any) -> KeyMap:
     ConfigError if a file names wrong keys or actions, or if there is no default for ``space``.
     """
     if path is not None:
-        return read_keymap(path, space)
+        return _read_keymap(path, space)
     names: Sequence[str] = getattr(unwrapped, "get_action_meanings", list)()
     named: Callable[[], Any] | None = getattr(unwrapped, "get_keys_to_action", None)
     declared = named() if named is not None else getattr(unwrapped, "metadata", {}).get("keys_to_action")
     if declared:
-        keymap = KeyMap(space, {_normalize(keys): read_action(space, action) for keys, action in declared.items()})
+        keymap = KeyMap(space, {_normalize(keys): _read_action(space, action) for keys, action in declared.items()})
         return keymap._replace(idle=keymap.actions.pop(frozenset(), None))
     if isinstance(space, spaces.Discrete):
         return _default_classes(space, [name.lower() for name in names])
@@ -67,7 +67,7 @@ def find_keymap(path: Path | None, space: Space, unwrapped: Any) -> KeyMap:
     raise ConfigError(f"there are no default keys for actions in {space}: pass --keys FILE.")
 
 
-def read_keymap(path: Path, space: Space) -> KeyMap:
+def _read_keymap(path: Path, space: Space) -> KeyMap:
     """Read a YAML file such as ``{ArrowLeft: 0, a+w: 3, idle: 1}``; for numbers, ``{a: [-1, 0]}``."""
     node = yaml.compose(read_file(path).decode())
     if not isinstance(node, yaml.MappingNode):
@@ -80,7 +80,7 @@ def read_keymap(path: Path, space: Space) -> KeyMap:
         if keys in keymap.actions:
             raise ConfigError(f"{error_prefix} has two actions. Remove one of the lines.")
         try:
-            keymap.actions[keys] = read_action(space, value)
+            keymap.actions[keys] = _read_action(space, value)
         except ConfigError as error:
             raise ConfigError(f"{error_prefix}: {error}") from None
     return keymap._replace(idle=keymap.actions.pop(frozenset(), None))
@@ -95,7 +95,7 @@ def _normalize(keys: Any) -> Keys:
     return frozenset(name.lower() if len(name) == 1 else name for name in names)
 
 
-def read_action(space: Space, action: Any) -> Any:
+def _read_action(space: Space, action: Any) -> Any:
     """Return ``action`` as one of ``space``; ConfigError if it is none."""
     if isinstance(space, spaces.Discrete) and isinstance(action, int | np.integer):
         fitted: Any = space.dtype.type(action)
@@ -110,14 +110,14 @@ def read_action(space: Space, action: Any) -> Any:
 
 def _default_classes(space: spaces.Discrete, names: Sequence[str]) -> KeyMap:
     """Return digits, and the arrows by the names of the actions, or else for the first ones."""
-    actions = {frozenset({str(i)}): read_action(space, int(space.start) + i) for i in range(min(10, int(space.n)))}
+    actions = {frozenset({str(i)}): _read_action(space, int(space.start) + i) for i in range(min(10, int(space.n)))}
     numbers = [next((i for i, name in enumerate(names) if name in meant.split()), -1) for meant in ARROWS.values()]
     if max(numbers) < 0:
         numbers = [*range(len(ARROWS))]
     arrows = {frozenset({key}): int(space.start) + i for key, i in zip(ARROWS, numbers, strict=True)
               if 0 <= i < space.n}  # fmt: skip
-    idle = read_action(space, int(space.start) + names.index("noop")) if "noop" in names else None
-    return KeyMap(space, actions | {keys: read_action(space, action) for keys, action in arrows.items()}, idle)
+    idle = _read_action(space, int(space.start) + names.index("noop")) if "noop" in names else None
+    return KeyMap(space, actions | {keys: _read_action(space, action) for keys, action in arrows.items()}, idle)
 
 
 def _default_numbers(space: spaces.Box) -> KeyMap:

@@ -101,15 +101,15 @@ class ConnectRules(Rules):
         return 0, 0
 
     def find_legal(self, position: Position) -> list[int]:
-        taken = position[0] | position[1]  # with gravity, a column is full if its top cell is taken
-        return [action for action in range(self.num_actions) if not taken >> action & 1]
+        occupied = position[0] | position[1]  # with gravity, a column is full if its top cell is taken
+        return [action for action in range(self.num_actions) if not occupied >> action & 1]
 
     def play(self, position: Position, action: int) -> Move:
         mine, theirs = position
-        taken, cell = mine | theirs, action
+        occupied, cell = mine | theirs, action
         if self.gravity:
             cells = range(self.columns * (self.rows - 1) + action, -1, -self.columns)
-            cell = next(cell for cell in cells if not taken >> cell & 1)
+            cell = next(cell for cell in cells if not occupied >> cell & 1)
         mine |= 1 << cell
         won = any(line >> cell & 1 and mine & line == line for line in self.lines)
         return Move((theirs, mine), float(won), won or (mine | theirs) == (1 << self.rows * self.columns) - 1)
@@ -313,14 +313,16 @@ def _play_perfect(
     """Return the results ``[games]`` of ``choose`` against a perfect player, the first half as the first player."""
     positions, results, turn = dict.fromkeys(range(games), rules.start()), np.zeros(games), 0
     while positions:
-        own = [game for game in positions if (turn + (game >= games // 2)) % 2 == 0]
-        actions = {game: int(rng.choice(solutions[at].optimal)) for game, at in positions.items() if game not in own}
-        if own:
-            obs = _stack_observations(rules, [positions[game] for game in own], turn % 2)
-            actions |= dict(zip(own, choose(obs).tolist(), strict=True))
+        our_games = [game for game in positions if (turn + (game >= games // 2)) % 2 == 0]
+        actions = {
+            game: int(rng.choice(solutions[at].optimal)) for game, at in positions.items() if game not in our_games
+        }
+        if our_games:
+            obs = _stack_observations(rules, [positions[game] for game in our_games], turn % 2)
+            actions |= dict(zip(our_games, choose(obs).tolist(), strict=True))
         for game, action in actions.items():
             positions[game], reward, is_over = rules.play(positions[game], action)
-            results[game] += reward if game in own else -reward
+            results[game] += reward if game in our_games else -reward
             if is_over:
                 del positions[game]
         turn += 1

@@ -44,7 +44,7 @@ class TurnBasedGame(Adapter):
         """``opening_moves``: each game begins after up to this many random moves, which are in no row."""
         module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
         self.render_mode: str | None = render_mode
-        self.opening_moves = opening_moves
+        self.opening_moves: int = opening_moves
         self._world = module.env(render_mode=render_mode, **kwargs)
         self._players: list[Any] = list(self._world.possible_agents)
         if len(self._players) != 2:
@@ -52,9 +52,8 @@ class TurnBasedGame(Adapter):
                 f"environment 'pettingzoo/{name}' has the players {', '.join(map(str, self._players))}: expected 2 "
                 "that move in turn. Without agent = all, one agent plays against random ones."
             )
-        space, self.action_space = (
-            get(self._players[0]) for get in (self._world.observation_space, self._world.action_space)
-        )
+        space = self._world.observation_space(self._players[0])
+        self.action_space: spaces.Space[Any] = self._world.action_space(self._players[0])
         if not isinstance(space, spaces.Dict) or not isinstance(self.action_space, spaces.Discrete):
             raise EnvError(
                 f"environment 'pettingzoo/{name}' has the spaces {space} and {self.action_space}: expected "

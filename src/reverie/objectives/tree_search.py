@@ -117,7 +117,7 @@ def _schedules(num_considered: int, num_simulations: int) -> Tensor:
         return torch.tensor(rows, dtype=torch.float32, device="cpu")
 
 
-class Completed(NamedTuple):
+class CompletedValues(NamedTuple):
     """Values of the actions of N nodes."""
 
     q: Tensor  # [N, A], with the mixed value where an action has no visit
@@ -126,7 +126,7 @@ class Completed(NamedTuple):
 
 def _complete_values(
     logits: Tensor, visits: Tensor, q: Tensor, raw_value: Tensor, c_visit: float, c_scale: float, q_range_floor: float
-) -> Completed:
+) -> CompletedValues:
     """Return q of all actions ``[N, A]``, and sigma(q) = (c_visit + max_b N(b)) c_scale q: equation 8, section 3.4.
 
     Actions without visits have the mixed value of appendix D,
@@ -141,10 +141,10 @@ def _complete_values(
     q = torch.where(visited, q, mixed.unsqueeze(-1))
     low, high = q.aminmax(dim=-1, keepdim=True)
     scale = (c_visit + visits.amax(-1, keepdim=True)) * c_scale
-    return Completed(q, scale * ((q - low) / (high - low).clamp(min=q_range_floor)))
+    return CompletedValues(q, scale * ((q - low) / (high - low).clamp(min=q_range_floor)))
 
 
-def _complete_at(tree: Tree, rows: Tensor, node: Tensor, *constants: float) -> tuple[Tensor, Tensor, Completed]:
+def _complete_at(tree: Tree, rows: Tensor, node: Tensor, *constants: float) -> tuple[Tensor, Tensor, CompletedValues]:
     """Return logits, visits and completed values ``[N, A]`` of a node ``[N]`` in each tree."""
     at = (rows, node)
     logits, visits = tree.logits[at], tree.visits[at]

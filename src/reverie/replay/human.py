@@ -13,6 +13,7 @@ from reverie.core.types import Batch, Update
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import HumanConfig
 from reverie.replay.sources import concat_batches, split_feedback
+from reverie.replay.storage import Storage
 from reverie.replay.tagged import TaggedWindows
 
 
@@ -28,9 +29,11 @@ class TaggedSource:
         self, collected: ReplayBuffer, recorded: ReplayBuffer | None, config: HumanConfig, fraction: float, seed: int
     ) -> None:
         """``fraction``: the person's share of a batch."""
-        self.collected, self.recorded = collected, recorded
-        self.config, self.fraction = config, fraction
-        self.storage = collected.storage
+        self.collected: ReplayBuffer = collected
+        self.recorded: ReplayBuffer | None = recorded
+        self.config: HumanConfig = config
+        self.fraction: float = fraction
+        self.storage: Storage = collected.storage
         self.tagged: TaggedWindows = TaggedWindows(collected.batch_sampler.windows, collected.window, seed)
         collected.tagged = self.tagged  # checkpoints of the replay contain its state
         self.settle: Callable[[], None] = lambda: None

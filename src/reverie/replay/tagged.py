@@ -20,7 +20,8 @@ class TaggedWindows:
 
     def __init__(self, windows: Windows, window: Window, seed: int) -> None:
         """``windows``: of a replay, each of which is a ``window``."""
-        self.windows, self.window = windows, window
+        self.windows: Windows = windows
+        self.window: Window = window
         self.rng: np.random.Generator = np.random.default_rng(seed)
         self.queue: HandleQueue = HandleQueue()
         self._next = 0  # all smaller handles were looked at

@@ -17,10 +17,10 @@ class TakeoverCounter:
     """Counts a person's steps in N environments, and the takeovers: steps of a person after a step of the policy."""
 
     def __init__(self, num_envs: int) -> None:
-        self.steps = 0
-        self.count = 0
+        self.steps: int = 0
+        self.count: int = 0
         """Number of takeovers."""
-        self.is_open = False
+        self.is_open: bool = False
         """Whether a person took the newest step of some environment."""
         self._logged = (0, 0)
         self._newest: Tensor = torch.zeros(num_envs, dtype=torch.bool)

@@ -72,7 +72,7 @@ class Content(NamedTuple):
     """What a page shows."""
 
     title: str
-    about: list[str]
+    header: list[str]
     facts: dict[str, Any]
     findings: list[Finding]
     numbers: list[list[str]]
@@ -112,13 +112,13 @@ def report(
     AtLeast(1).check("max_bytes", max_bytes)
     check_choice("program", program, get_args(Program))
     if len(paths := _find_runs(runs)) > 1:
-        content, beside = _compare(paths), Path("report.html")
+        content, default = _compare(paths), Path("report.html")
     else:
         run = _load_if_possible(next(iter(paths.values()), runs[0]), loading)
         folder, is_page = run.run if isinstance(run, Agent) else run, Path(out or "").suffix != ".json"
         content = _describe_run(run, episodes, dreams, frames * is_page, program if is_page else "none", max_bytes)
-        beside = folder / "report.html" if folder.is_dir() else Path(f"{folder.name}.html")
-    return _write(content, beside if out is None else Path(out), int(max_bytes))
+        default = folder / "report.html" if folder.is_dir() else Path(f"{folder.name}.html")
+    return _write(content, default if out is None else Path(out), int(max_bytes))
 
 
 def report_shared(run: Path, checkpoint: Path, out: Path, location: str) -> Report:
@@ -166,22 +166,22 @@ def _write(content: Content, path: Path, max_bytes: int) -> Report:
     check_writable(path.parent)
     plain = to_plain(content.facts) | {"findings": [finding._asdict() for finding in content.findings]}
     facts, walk, left_out = _hide_folders(plain), content.walk, list[str]()
-    given = {"about": content.about, "findings": plain["findings"], "numbers": content.numbers}
-    given = _hide_folders(to_plain({**given, "sections": content.sections}))
+    block = {"about": content.header, "findings": plain["findings"], "numbers": content.numbers}
+    block = _hide_folders(to_plain({**block, "sections": content.sections}))
     title, name = (without_folders(text) for text in (content.findings[0].title, content.title))
     with disk_errors_as_run_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".json":
             write_json(path, facts)
         else:
-            while len(page := _page(f"{name}: {title}", given, walk, left_out).encode()) > max_bytes:
-                if not (parts := _parts(given, walk)):
+            while len(page := _page(f"{name}: {title}", block, walk, left_out).encode()) > max_bytes:
+                if not (parts := _parts(block, walk)):
                     raise ConfigError(f"max_bytes = {max_bytes:,}: the page has {len(page):,} bytes without pictures.")
                 size, label, remove = max(parts, key=lambda part: part[0])
                 left_out.append(f"{label} ({_megabytes(size)})")
                 walk = remove() if label == PROGRAM else (remove(), walk)[1]
             write_atomic(path, page)
-    numbers = [list(row) for row in given["numbers"]]
+    numbers = [list(row) for row in block["numbers"]]
     support = facts["findings"][0]["support"]
     return Report(path=path, finding=title, support=support, numbers=numbers, facts=facts)
 
@@ -196,21 +196,21 @@ def _hide_folders(value: Any) -> Any:
 PROGRAM = "the agent's program"
 
 
-def _page(title: str, given: Mapping[str, Any], walk: Walk | None, left_out: Sequence[str]) -> str:
+def _page(title: str, block: Mapping[str, Any], walk: Walk | None, left_out: Sequence[str]) -> str:
     """Return the page, which says what is left out."""
-    sections = list(given["sections"])
+    sections = list(block["sections"])
     if left_out:
         sections.append({"title": "Left out", "text": [f"Too large for this page: {', '.join(left_out)}."]})
-    blocks = {"report": {**given, "sections": sections}, **(walk.blocks if walk else {})}
+    blocks = {"report": {**block, "sections": sections}, **(walk.blocks if walk else {})}
     return make_page("report", title, [STATIC / "report.js", *(walk.scripts if walk else [])], blocks)
 
 
-def _parts(given: Mapping[str, Any], walk: Walk | None) -> list[tuple[int, str, Any]]:
-    """Return the parts that a page can do without: bytes, name, and a function that removes it from ``given``."""
+def _parts(block: Mapping[str, Any], walk: Walk | None) -> list[tuple[int, str, Any]]:
+    """Return the parts that a page can do without: bytes, name, and a function that removes it from ``block``."""
     parts = list[tuple[int, str, Any]]()
     if walk is not None:
         parts.append((sum(len(str(block)) for block in walk.blocks.values()), PROGRAM, lambda: None))
-    for section in given["sections"]:
+    for section in block["sections"]:
         for episode in section.get("shown", ()):
             if episode["pictures"]:
                 size = sum(len(url) for _, url in episode["pictures"])
@@ -233,18 +233,18 @@ def _describe_run(
     findings = find(facts)
     if not findings:
         raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. Pass episodes.")
-    about = [f"reverie {facts['version']}", *(str(facts.get(name)) for name in ("algorithm", "env"))]
-    about += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
+    header = [f"reverie {facts['version']}", *(str(facts.get(name)) for name in ("algorithm", "env"))]
+    header += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
     played = facts["episodes"]
-    shown = show_episodes(agent, played, frames) if agent and played else []
+    shown_episodes = show_episodes(agent, played, frames) if agent and played else []
     goal = map_goal(agent, next((x.task for x in played), None)) if agent else {}
     walk, remark = _make_walk(agent, facts, program, max_bytes) if agent and played else (None, "")
     facts.pop("beginnings", None)
     sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
-    if shown:
-        sections.append({"title": "Episodes", "shown": shown, "text": [remark] if remark else []})
+    if shown_episodes:
+        sections.append({"title": "Episodes", "shown": shown_episodes, "text": [remark] if remark else []})
     return Content(
-        facts["name"], [text for text in about if text not in ("", NO_ENV)], facts, findings, _numbers(facts),
+        facts["name"], [text for text in header if text not in ("", NO_ENV)], facts, findings, _numbers(facts),
         [*sections, *_setting_sections(facts, agent is None)], walk,
     )  # fmt: skip
 
@@ -382,15 +382,15 @@ def _setting_sections(facts: Mapping[str, Any], is_recorded: bool) -> list[Secti
     rows = [[name, *values.split(" -> ", 1)] for name, values in rows]
     if rows:
         table = {"head": ["setting", f"preset {facts['preset']}", "this run"], "rows": rows}
-        more = len(changes) - len(rows)
-        text = [f"And {more} more."] if more else []
+        unlisted = len(changes) - len(rows)
+        text = [f"And {unlisted} more."] if unlisted else []
         sections.append({"title": "Settings that differ from the preset", "table": table, "text": text})
     text, warnings = list[str](), list[str]()
     for name, (trained, installed) in facts["packages"].items():
         text.append(f"{name} {trained}")
         if installed != trained:
-            now = f"version {installed} was" if installed else "no version was"
-            warnings.append(f"Trained with {name} {trained}; {now} installed when this page was made.")
+            present = f"version {installed} was" if installed else "no version was"
+            warnings.append(f"Trained with {name} {trained}; {present} installed when this page was made.")
     if is_recorded:
         warnings.append("The agent could not be loaded when this page was made: it shows what the run has logged.")
     warnings += [f"{name} = {value} was passed from Python: pass it again." for name, value in facts["custom"].items()]
@@ -412,9 +412,9 @@ def _compare(runs: Mapping[str, Path]) -> Content:
     groups = facts["groups"]
     counts = f"{count_noun(len(runs), 'run')} of {count_noun(len(groups), 'setting')}"
     envs = [*dict.fromkeys(group["env"] for group in groups)]
-    about = [f"reverie {facts['version']}", counts, *envs]
+    header = [f"reverie {facts['version']}", counts, *envs]
     sections = comparison_sections(facts)
-    return Content(counts, about, facts, findings, comparison_numbers(facts), sections)
+    return Content(counts, header, facts, findings, comparison_numbers(facts), sections)
 
 
 def to_plain(value: Any) -> Any:

@@ -163,7 +163,7 @@ def _describe_settings(saved: SavedConfig) -> dict[str, Any]:
         request = Request(algorithm=saved.algorithm, preset=settings.get("preset"), overrides=overrides)
         preset = without_folders(to_yaml_types(merge_layers(request).to_dict()))
         changes = settings_changes({**preset, "experience": settings.get("experience")}, settings)
-    packages = {name: [trained, _installed(name)] for name, trained in saved.packages.items()}
+    packages = {name: [trained, _installed_version(name)] for name, trained in saved.packages.items()}
     return {"preset": settings.get("preset"), "changes": changes, "custom": custom, "packages": packages}
 
 
@@ -182,7 +182,7 @@ def _setting(settings: Mapping[str, Any], path: str) -> Any:
     return value.get(rest) if rest and isinstance(value, Mapping) else value
 
 
-def _installed(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     """Return the version of a package on this machine; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
@@ -371,8 +371,8 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     batches, random = (play_beginnings(agent, dreams, random=is_random) for is_random in (False, True))
     if not batches:
         return {}
-    own, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
-    snapshots = [(agent.step, own)]
+    shares, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
+    snapshots = [(agent.step, shares)]
     for path in Checkpoints(agent.run / "dream_snapshots").paths():
         try:
             LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
@@ -383,7 +383,7 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
     save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
     return {
-        "dreams": own, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
+        "dreams": shares, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
         "snapshots": snapshots, "beginnings": (batches, random),
     }  # fmt: skip
 
@@ -456,10 +456,10 @@ def map_goal(agent: Agent, task: int | None) -> dict[str, Any]:
                 first = next(play_episode(agent, env, seed=seed, options=_options(agent, task)))
                 goal = observed_goal(agent, agent.to_step(agent.observer.raw_input(env, first.obs)).obs)
             name = "the goal of its first episode" if task is None else f"the goal of task {task}"
-        (x, y), wanted = states.default_axes, as_goal(agent, goal, 0)
-        if (estimates := states.estimate(wanted)) is None:
+        (x, y), goal_obs = states.default_axes, as_goal(agent, goal, 0)
+        if (estimates := states.estimate(goal_obs)) is None:
             return {}
-        step = as_step({key: rows[:1] for key, rows in states.obs.items()} | wanted)
+        step = as_step({key: rows[:1] for key, rows in states.obs.items()} | goal_obs)
         unit = unit_of(agent, estimate_goals(agent, step, agent.initial_state(1)))
         points = np.stack([states.axes[x], states.axes[y], estimates], 1)[:MAX_MAP_POINTS]
         return {"points": points[np.isfinite(points).all(1)], "place": states.coordinates(goal, x, y)[0],

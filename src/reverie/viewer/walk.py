@@ -56,9 +56,9 @@ def make_walk(
         report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=has_dreams)
         program = json.loads(part.read_text(encoding="utf-8"))
     states = {output["name"]: output["input"] for output in program["outputs"] if output["role"] == "state"}
-    given = _describe(agent, numbers) | {"states": states}
-    given |= _describe_dreams(agent, numbers, beginnings) if has_dreams else _describe_actions(agent)
-    blocks = {"program": {name: program[name] for name in ("parts", "tensors")}, "given": given}
+    description = _describe(agent, numbers) | {"states": states}
+    description |= _describe_dreams(agent, numbers, beginnings) if has_dreams else _describe_actions(agent)
+    blocks = {"program": {name: program[name] for name in ("parts", "tensors")}, "given": description}
     return Walk([STATIC / "program.js", script, STATIC / "step.js"], blocks, report)
 
 
