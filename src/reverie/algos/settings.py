@@ -100,8 +100,8 @@ class AlgorithmConfig(LearnerConfig):
         if any(part.kind == "player" for part in obs_spec.values()) and not self.plays_both_sides:
             raise ConfigError(
                 f"{self.algorithm} does not learn games of two players, whose rewards belong to the player who moved. "
-                "Use muzero; in PettingZoo's games, others can play one seat: env.kwargs = {agent: 0}. If 'player' means "
-                "something else, rename it in a wrapper, or set env.exclude_keys = player."
+                "Use muzero; in PettingZoo's games, others can play one seat: env.kwargs = {agent: 0}. If 'player' "
+                "means something else, rename it in a wrapper, or set env.exclude_keys = player."
             )
         with init_context(seed):
             learner: Algorithm = self.learner(
