@@ -22,13 +22,13 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
+from reverie.agent.right_dreams import save_right_dreams  # noqa: E402
 from reverie.core import documents  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.distributed.compare import compare  # noqa: E402
 from reverie.log.aggregate import nan_to_none  # noqa: E402
 from reverie.log.jsonl import FINAL  # noqa: E402
-from reverie.log.right_dreams import save_right_dreams  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
 from reverie.viewer.episode_source import crop, decode_png, encode_png  # noqa: E402

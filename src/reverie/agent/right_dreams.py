@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,12 @@ from reverie.agent.dream_figures import Arrays
 from reverie.agent.dream_report import open_played_episodes, predict_open_loop, stack_windows
 from reverie.agent.dream_strip import make_dream_strip
 from reverie.algos.base import prediction_name
+from reverie.core.files import write_json
+from reverie.core.logger import logger
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.log.right_dreams import RIGHT_DREAMS
 from reverie.log.strip import Strip
 from reverie.nn.exploration import StatelessStorage
 from reverie.run.collect import random_flat_actions
@@ -107,3 +111,20 @@ def _make_strip(agent: Agent, episode: Batch, predicted: Arrays, context: int) -
     }
     origins = ["seen"] * context + ["imagined"] * (episode.shape[1] - context)
     return make_dream_strip(agent.obs_spec, real, predicted, origins, is_terminal=bool(episode.is_terminal[0, -1]))
+
+
+def save_right_dreams(run: Path, counts: Iterable[tuple[int, int, int]], title: str, unit: str) -> None:
+    """Keep how many dreams of snapshots are right, ``(step, right, total)``; draw the learning curve of the run again.
+
+    A disk error is only reported.
+    """
+    from reverie.log.plot import plot_learning_curve  # matplotlib takes long to import
+
+    path = run / f"{RIGHT_DREAMS}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {str(step): [right, total] for step, right, total in counts})
+        if (curve := run / "curve.png").is_file():
+            plot_learning_curve(run / "metrics.jsonl", curve, title, unit)
+    except OSError as error:
+        logger.warning(f"cannot write: {error}")

@@ -81,6 +81,7 @@ def upload_agent(
     folder = RunFolder.from_path(run)
     saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
+    read_spec(folder)  # a damaged one is not shared
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as temp_dir:
         model = _write_agent_folder(Path(temp_dir) / "agent", folder, path)

@@ -22,7 +22,7 @@ from reverie.agent.agent_file import without_folders
 from reverie.agent.play import max_episode_steps, play_episode
 from reverie.agent.policy_file import copy_to_cpu
 from reverie.agent.return_estimate import METHODS
-from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_beginnings
+from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_beginnings, save_right_dreams
 from reverie.agent.sharing import format_train_command
 from reverie.core.bounds import largest_value
 from reverie.core.documents import read_json
@@ -43,7 +43,6 @@ from reverie.envs.make import make_gym
 from reverie.envs.wrappers import wrapper_stack
 from reverie.experiment.settings import Request, merge_layers
 from reverie.log.jsonl import read_metrics, split_evaluations
-from reverie.log.right_dreams import save_right_dreams
 from reverie.log.video import shrink, upscale
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
 from reverie.run.dream_snapshots import LearnerWeights
