@@ -29,6 +29,7 @@ SETTINGS: dict[str, Any] = {**FEW, "eval_episodes": 0}
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module of the user that registers an environment, in the working folder."""
+    monkeypatch.delenv("REVERIE_KERNELS", raising=False)  # off for all tests
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "walk_of_provenance.py"
