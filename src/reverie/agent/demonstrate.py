@@ -124,9 +124,9 @@ class DemonstrationReader(PlayedReader):
                 if (name := str(command)) == "quit":
                     return None
                 count = len(policy.actions)
-                kept = {"end": count, "undo": max(0, count - self.undone_steps)}.get(name, 0)
-                limit = kept if name == "end" and kept else self.limit
-                policy.start(policy.actions[:kept])
+                num_kept = {"end": count, "undo": max(0, count - self.undone_steps)}.get(name, 0)
+                limit = num_kept if name == "end" and num_kept else self.limit
+                policy.start(policy.actions[:num_kept])
 
     def info(self) -> DatasetInfo:
         """Return the spaces and the environment; nothing about the person."""

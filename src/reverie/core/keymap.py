@@ -88,10 +88,10 @@ def _read_keymap(path: Path, space: Space) -> KeyMap:
 
 def _normalize(keys: Any) -> Keys:
     """Return keys as a set of names; letters of environments are characters or their numbers."""
-    each = keys if isinstance(keys, tuple | list) else [*keys] if isinstance(keys, str) and len(keys) > 1 else [keys]
+    parts = keys if isinstance(keys, tuple | list) else [*keys] if isinstance(keys, str) and len(keys) > 1 else [keys]
     if isinstance(keys, str) and keys in ARROWS:
-        each = [keys]
-    names = [chr(key) if isinstance(key, int) else str(key) for key in each]
+        parts = [keys]
+    names = [chr(key) if isinstance(key, int) else str(key) for key in parts]
     return frozenset(name.lower() if len(name) == 1 else name for name in names)
 
 
@@ -111,7 +111,9 @@ def _read_action(space: Space, action: Any) -> Any:
 def _default_classes(space: spaces.Discrete, names: Sequence[str]) -> KeyMap:
     """Return digits, and the arrows by the names of the actions, or else for the first ones."""
     actions = {frozenset({str(i)}): _read_action(space, int(space.start) + i) for i in range(min(10, int(space.n)))}
-    numbers = [next((i for i, name in enumerate(names) if name in meant.split()), -1) for meant in ARROWS.values()]
+    numbers = [
+        next((i for i, name in enumerate(names) if name in meanings.split()), -1) for meanings in ARROWS.values()
+    ]
     if max(numbers) < 0:
         numbers = [*range(len(ARROWS))]
     arrows = {frozenset({key}): int(space.start) + i for key, i in zip(ARROWS, numbers, strict=True)
