@@ -2,10 +2,12 @@
 """How well MuZero plays after training, with perfect play as the measure, and how fast its search is.
 
     python bench/planning.py tictactoe --seeds 0 1 2
+    python bench/planning.py cartpole --seeds 0 1 2
     python bench/planning.py search
 
 Games: trained with the preset of the environment, then the share of hard positions (in which some legal action is not
-optimal) with an optimal action, and the games of 200 lost to a perfect player. `search`: simulations per second of
+optimal) with an optimal action, and the games of 200 lost to a perfect player. Other environments: trained until an
+evaluation reaches the `stop_score`, with the mean score of that evaluation. `search`: simulations per second of
 processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without
 the measurement at the end. Results are added to planning.json.
 """
@@ -39,6 +41,36 @@ GAMES: dict[str, tuple[str, Rules, dict[str, Any]]] = {
     "connect4": ("reverie/ConnectFour-v0", ConnectRules(4, 4, 4, gravity=True), {"rows": 4, "columns": 4}),
     "nim": ("reverie/Nim-v0", NimRules((3, 4, 5)), {"heaps": [3, 4, 5]}),
 }
+
+ENVS: dict[str, dict[str, Any]] = {
+    "cartpole": {"env": "CartPole-v1"},
+    "empty": {
+        "env": "MiniGrid-Empty-5x5-v0", "steps": 40_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.95,
+        "schedule.eval_every": 2000, "algo.reanalyze_interval": 10,
+    },
+    "doorkey": {
+        "env": "MiniGrid-DoorKey-5x5-v0", "steps": 100_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.9,
+        "schedule.eval_every": 5000, "algo.reanalyze_interval": 10,
+    },
+}  # fmt: skip
+
+
+def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:
+    """Train from one seed until the score is reached."""
+    options = ENVS[name] | ({} if steps is None else {"steps": steps})
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        result = reverie.train("muzero", run=f"{folder}/run", seed=seed, **options)
+        seconds = time.process_time() - started
+    score = float(np.mean(result.evaluation.scores)) if result.evaluation else None
+    return {
+        "task": name,
+        "seed": seed,
+        "env_steps": result.env_steps,
+        "updates": result.updates,
+        "cpu_seconds": seconds,
+        "score": score,
+    }
 
 
 def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
@@ -84,7 +116,7 @@ def measure_search(roots: int = 64, simulations: int = 16, actions: int = 9, rep
 def main() -> None:
     """Measure and add the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["search", *GAMES])
+    parser.add_argument("task", choices=["search", *GAMES, *ENVS])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--steps", type=int)
     args = parser.parse_args()
@@ -94,7 +126,8 @@ def main() -> None:
         with use_only_kernels():
             rows = [{"task": "search", "compiled_per_second": compiled, "definition_per_second": measure_search()}]
     else:
-        rows = [measure_game(args.task, seed, args.steps) for seed in args.seeds]
+        measure = measure_env if args.task in ENVS else measure_game
+        rows = [measure(args.task, seed, args.steps) for seed in args.seeds]
     earlier = json.loads(OUT.read_text(encoding="utf-8"))["rows"] if OUT.exists() else []
     for row in rows:
         print(json.dumps(row), flush=True)

@@ -124,7 +124,7 @@ def play_collector(c, folder, steps, report):
         check_scores(c, rows, players, episodes, report)
         check_statistics(c, rows, players, algo, report)
     if evaluation is not None:
-        check_evaluation(rows, players, evaluation, report)
+        check_evaluation(c, rows, players, evaluation, report)
 
 
 def check_samples(sampled, rows, c, report, num_free):
@@ -172,7 +172,7 @@ def check_scores(c, rows, players, episodes, report):
     """Scores and lengths of finished episodes."""
     if c["vector"].startswith("torch"):
         return  # means of rows on a device
-    missing = oracle.scores({key: row for key, row in rows.items() if key[0] in players})
+    missing = oracle.scores({key: row for key, row in rows.items() if key[0] in players}, c)
     for score, length in zip(episodes.score.tolist(), episodes.length.tolist(), strict=True):
         near = next((x for x in missing if x[1] == length and abs(x[0] - score) < 1e-2), None)
         if near is None:
@@ -210,9 +210,9 @@ def moments(values):
     return len(values), mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / len(values))
 
 
-def check_evaluation(rows, players, evaluation, report):
+def check_evaluation(c, rows, players, evaluation, report):
     """Episodes of the instances that are not training's."""
-    true = oracle.scores({key: row for key, row in rows.items() if key[0] not in players})
+    true = oracle.scores({key: row for key, row in rows.items() if key[0] not in players}, c)
     for score, length in zip(evaluation.scores, evaluation.lengths, strict=True):
         if not any(n == length and abs(x - score) < 1e-3 for x, n in true):
             report.add("an evaluation of no episode", score=score, length=length, some=true[:4])

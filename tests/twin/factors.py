@@ -37,7 +37,7 @@ SHARED = {
     "frozen": ["never", "some"],
 }
 OFF_POLICY = {
-    "algo": ["dqn", "discrete_sac", "ddpg", "sac", "td3", "qr_dqn", "dreamer_v3"],
+    "algo": ["dqn", "discrete_sac", "ddpg", "sac", "td3", "qr_dqn", "dreamer_v3", "muzero"],
     "door": ["collector", "train", "offline", "mixed"],
     **SHARED,
     "estimator": [("td0", 0), ("n_step", 3), ("td_lambda", 0.9)],
@@ -48,6 +48,7 @@ OFF_POLICY = {
     "capacity": [100_000, 60],
     "memory": ["none", "lstm"],
     "evaluate": ["no", "other", "same"],
+    "players": [1, 2],
 }
 ON_POLICY = {
     "algo": ["ppo", "a2c"],
@@ -81,7 +82,7 @@ REST = {
     "algo": "dqn", "stack": "none", "norm": "none", "scale": "none", "kernels": "on", "estimator": ("td0", 0),
     "goals": "", "hindsight": "none", "sampling": "uniform", "storage": "ram", "capacity": 100_000, "memory": "none",
     "evaluate": "no", "epochs": 1, "format": "", "policy": "", "encoder": "none", "frozen": "never", "vector": "sync",
-    "envs": 1, "resume": False, "crashes": False,
+    "envs": 1, "resume": False, "crashes": False, "players": 1,
 }  # fmt: skip
 """Values of the factors that a family has not."""
 NIGHT = {
@@ -100,10 +101,10 @@ ACTIONS = {
     "dqn": DISCRETE, "qr_dqn": DISCRETE, "c51": DISCRETE, "iqn": DISCRETE, "discrete_sac": DISCRETE,
     "ddpg": CONTINUOUS, "td3": CONTINUOUS, "tqc": CONTINUOUS, "crossq": CONTINUOUS, "sac": {"box", "mixed"},
     "dreamer_v3": {"discrete", "multi", "box"}, "ppo": ALL, "a2c": ALL,
-    "impala": ALL, "gcivl": ALL, "gcbc": ALL, "hiql": ALL,
+    "muzero": {"discrete"}, "impala": ALL, "gcivl": ALL, "gcbc": ALL, "hiql": ALL,
 }  # fmt: skip
 """Actions that an algorithm takes."""
-ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "ppo", "a2c"}
+ESTIMATORS = {"dqn", "discrete_sac", "ddpg", "sac", "td3", "muzero", "ppo", "a2c"}
 """Algorithms with each estimator; distributions are n-step sums, without td_lambda."""
 
 
@@ -158,6 +159,10 @@ MEANINGLESS = [
         c["estimator"][0] != "td0" or c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none"
         or c["memory"] != "none" or c["hindsight"] != "none" or c["encoder"] != "none"
         or c["door"] in ("collector", "actors"))),
+    ("a search has parts of its own", lambda c: c["algo"] == "muzero" and (
+        c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none" or c["hindsight"] != "none"
+        or c["encoder"] != "none")),
+    ("a move that is repeated is another player's", lambda c: c["players"] == 2 and c["repeat"] > 1),
 ]  # fmt: skip
 """Combinations that mean nothing, or that nobody can set."""
 
@@ -176,6 +181,7 @@ REFUSED = [
     (r"its actors fill a queue of rollouts", lambda c: c["algo"] == "impala" and c["vector"].startswith("torch"),
      {"algo": "impala", "estimator": ("v_trace", 0.9), "vector": "torch_next"}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
+    (r"two players", lambda c: c["players"] == 2 and c["algo"] != "muzero", {"players": 2}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
     (r"only store numbers and vectors", lambda c: c["format"] == "parquet" and c["encoder"] != "none",
@@ -218,7 +224,6 @@ NOT_CROSSED = {
     **dict.fromkeys(("algo c51", "algo iqn"), "learns as qr_dqn does"),
     **dict.fromkeys(("algo dreamer_v1", "algo dreamer_v2", "algo r2dreamer", "algo plan2explore",
                      "algo plan2explore_v1", "algo plan2explore_v3"), "learns from the windows of dreamer_v3"),
-    "algo muzero": "plans, and learns from windows that cross episodes as dqn with n_step does",
     **dict.fromkeys(("algo tdmpc2", "algo bmpc"), "plans, and learns from windows of transitions as td3 does"),
     "algo sac_ae": _IMAGES, "algo impala": "long mode",
     "algo gail": "two sources of rows: tests/algos/test_gail.py",

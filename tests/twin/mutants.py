@@ -9,6 +9,7 @@ import torch
 from reverie.agent import own_policy, reaching, recording
 from reverie.algos import on_policy, sac
 from reverie.algos.impala import BehaviorPolicy
+from reverie.algos.muzero import MuZeroObjective
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
 from reverie.distributed.actor_collector import ActorCollector
@@ -25,6 +26,7 @@ from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import Future
 from reverie.replay.prioritized import PrioritizedSampler
 from reverie.replay.windows import Windows
+from reverie.run import episodes
 from reverie.run.collect import EnvCollector
 from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
@@ -277,3 +279,20 @@ def actions_of_actors_are_those_of_the_row_before(original):
         return original(self, number, block._replace(rows=rows))
 
     return add
+
+
+TWO_PLAYERS = {"algo": "muzero", "players": 2}
+
+
+@mutant(episodes, "mover_sign", {**TWO_PLAYERS, "ends": "limit"}, "a score of no episode")
+def rewards_of_both_players_add_up(original):
+    return lambda player: 1.0
+
+
+@mutant(MuZeroObjective, "targets", {**TWO_PLAYERS, **N_STEP}, "target")
+def the_other_player_is_a_friend(original):
+    def targets(self, batch):
+        vars(self)["discount"] = abs(self.discount)
+        return original(self, batch)
+
+    return targets

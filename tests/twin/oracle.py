@@ -154,10 +154,13 @@ def num_rows_behind(row):
     return len(episode_of(row)) - len([*backwards(row)])
 
 
-def scores(rows):
-    """Score and length of each finished episode."""
+def scores(rows, c):
+    """Score and length of each finished episode; with two players, the first one's, who gets every other reward."""
     ends = [[*backwards(row)] for row in rows.values() if row.is_last and not row.is_first]
-    return sorted((round(sum(row.reward for row in episode), 4), len(episode) - 1) for episode in ends)
+    signs = [-1, 1] if c["players"] == 2 else [1, 1]
+    return sorted(
+        (round(sum(signs[row.key[2] % 2] * row.reward for row in episode), 4), len(episode) - 1) for episode in ends
+    )
 
 
 def flat_action(kind, executed):
@@ -326,8 +329,7 @@ def check_row(batch, b, t, row, c, report, is_acted):
     if c["stack"] == "env":
         shown = [tuple(int(x) for x in part[:3]) for part in batch["obs"]["story"][b, t]]
         expect(report, "frames stacked wrongly", shown, stacked_keys(row, 2), **where)
-    if "picture" in batch["obs"]:
-        check_picture(batch["obs"]["picture"][b, t], row, c, report, where)
+    check_other_keys({key: x[b, t] for key, x in batch["obs"].items()}, row, c, report, where)
     expect(report, "is_first", bool(batch["first"][b, t]), row.is_first, **where)
     knows_end = not (row.is_cut and t == batch["reward"].shape[1] - 1)
     if c["hindsight"] == "none":
@@ -347,8 +349,12 @@ def check_row(batch, b, t, row, c, report, is_acted):
             expect(report, "tag of a takeover", "tag" in batch and bool(batch["tag"][b, t]), row.is_taken, **where)
 
 
-def check_picture(stored, row, c, report, where):
-    """Frames of a stack lie behind each other in the channels."""
+def check_other_keys(obs, row, c, report, where):
+    """The player, and the picture, in which frames of a stack lie behind each other in the channels."""
+    if c["players"] == 2:
+        expect(report, "player", int(obs["player"]), row.key[2] % 2, **where)
+    if (stored := obs.get("picture")) is None:
+        return
     keys = stacked_keys(row, 2) if c["stack"] == "env" else [row.key]
     if not np.array_equal(stored, np.concatenate([picture(*key) for key in keys], -1)):
         report.add("picture", **where, stored=stored.tolist())

@@ -16,7 +16,7 @@ ROLLOUT = 12
 def make_factory(c, folder):
     """A function that makes the environment, or the vector, whose log is in ``folder / "log"``."""
     mode = MODES.get(c["vector"].partition("_")[2], "NEXT_STEP")
-    options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced", "encoder")}
+    options = {name: c[name] for name in ("action", "mask", "goals", "crashes", "replaced", "encoder", "players")}
     options["replaced"] = "never" if c["replaced"] == "person" else c["replaced"]
     options |= {"ends": factors.ENDS[c["ends"]], "mode": mode, "tensors": c["vector"].startswith("torch")}
     log = folder / "log"
@@ -54,6 +54,10 @@ def algo_settings(c):
     if c["algo"] == "dreamer_v3":
         return {"batch_size": 4, "batch_length": 6, "graph": c["kernels"] == "captured"}
     name, number = c["estimator"]
+    if c["algo"] == "muzero":
+        return {"batch_size": 8, "batch_length": 6, "unroll": 3, "num_simulations": 4, "networks.units": (16,),
+                "value_estimator": name if name == "td0" else f"{name}({number})", "discount": 0.9,
+                "graph": c["kernels"] == "captured"}  # fmt: skip
     settings = {
         "value_estimator": name if name == "td0" else f"{name}({number})", "discount": 0.9, "networks.units": (16,),
         "graph": c["kernels"] == "captured",

@@ -139,6 +139,8 @@ class Life:
             parts["desired_goal"] = np.array(natural_goal(self.who, self.episode), np.float32)
         if self.options["mask"] == "observation":
             parts["action_mask"] = np.array(self.mask(), np.int8)
+        if self.options["players"] == 2:
+            parts["player"] = np.int64(self.t % 2)
         if self.options["encoder"] != "none":
             parts["picture"] = picture(self.who, self.episode, self.t)
         return parts if len(parts) > 1 else story
@@ -151,6 +153,8 @@ def obs_space(options):
         parts |= dict.fromkeys(("achieved_goal", "desired_goal"), spaces.Box(0, 1e6, (3,), np.float32))
     if options["mask"] == "observation":
         parts["action_mask"] = spaces.MultiBinary(sum(CLASSES[options["action"]]))
+    if options["players"] == 2:
+        parts["player"] = spaces.Discrete(2)
     if options["encoder"] != "none":
         parts["picture"] = spaces.Box(0, 255, (4, 4, 1), np.uint8)
     return spaces.Dict(parts) if len(parts) > 1 else story

@@ -8,7 +8,7 @@ import oracle
 import torch
 from story import CLASSES
 
-ASKED = ("dqn", "ddpg", "discrete_sac")
+ASKED = ("dqn", "ddpg", "discrete_sac", "muzero")
 """Learners whose targets depend on values of rows alone, without random numbers."""
 DISCOUNT = 0.9
 
@@ -23,13 +23,14 @@ def ask(algo, batch, c):
         obs = row_alone(batch.obs, b, t)
         if "action_mask" in obs:
             obs["action_mask"] = torch.ones_like(obs["action_mask"])
-        said[b, t] = _say(objective, obs, c["algo"])
+        searched = batch.extras.get("search_value")
+        said[b, t] = _say(objective, obs, c["algo"]) if searched is None else searched[b, t].item()
     stacked = None
     if c["stack"] == "algo" and c["norm"] == "none":
         name = "story" if "story" in batch.obs else "observation"
         stacked = batch.obs[name][..., :3].long().numpy()
     return {
-        "targets": objective.targets(batch).double().numpy(), "said": said, "stacked": stacked,
+        "targets": _targets(objective, batch).double().numpy(), "said": said, "stacked": stacked,
         "reward": batch.reward.numpy().copy(), "last": batch.is_last.numpy().copy(),
         "temperature": float(objective.temperature) if is_soft else 0.0,
         "target_entropy": float(objective.mean_target_entropy(batch, ~batch.is_last[:, :-1])) if is_soft else None,
@@ -38,6 +39,12 @@ def ask(algo, batch, c):
 
 def row_alone(obs, b, t):
     return {key: x[b : b + 1, t : t + 1] for key, x in obs.items()}
+
+
+def _targets(objective, batch):
+    """Targets of values; MuZero's of all rows that it predicts."""
+    targets = objective.targets(batch)
+    return getattr(targets, "value", targets)
 
 
 def _say(objective, obs, algo):
@@ -58,7 +65,7 @@ def choices(c, numbers, mask):
 
 def value_and_entropy(c, said, mask):
     """Value of a row, and entropy of its policy, by loops over the legal classes."""
-    if c["algo"] == "ddpg":
+    if c["algo"] in ("ddpg", "muzero"):
         return said, 0.0
     if c["algo"] == "dqn":
         best = [max(q for q, ok in zip(*choice, strict=True) if ok) for choice in choices(c, said, mask)]
@@ -78,10 +85,14 @@ def check_targets(c, columns, answers, b, window, report):
     soft = [v + alpha * h for v, h in zip(value, entropy, strict=True)]
     r = rewards_of(c, answers, b, window)
     ends = [row.is_terminal for row in window], [row.is_last for row in window]
-    for t in range(len(window) - 1):
+    discount = -DISCOUNT if c["players"] == 2 else DISCOUNT
+    num_rows = min(len(window) - 1, answers["targets"].shape[1])
+    if c["algo"] == "muzero":  # its predictions do not go beyond an end
+        num_rows = min(num_rows, next((t for t, is_last in enumerate(ends[1]) if is_last), num_rows))
+    for t in range(num_rows):
         # The entropy of each row on the way belongs to the return, but not that of the row that acts.
         way = [x + (alpha * entropy[k - 1] if k - 1 > t else 0.0) for k, x in enumerate(r)]
-        true = oracle.estimate(c["estimator"], way, *ends, soft, DISCOUNT)[t]
+        true = oracle.estimate(c["estimator"], way, *ends, soft, discount)[t]
         learned = float(answers["targets"][b, t])
         if true is None or answers["last"][b, t] or abs(learned - true) <= oracle.TOLERANCE * max(1, abs(true)):
             continue

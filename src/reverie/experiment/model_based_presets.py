@@ -163,7 +163,7 @@ MUZERO: Settings = {
 
 MUZERO_CARTPOLE: Settings = MUZERO | {
     "steps": 30_000, "env.id": "CartPole-v1", "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 2000,
-    "stop_score": 475.0, "algo.num_simulations": 8, "algo.num_considered": 2,
+    "stop_score": 475.0, "algo.reanalyze_interval": 10,
 }
 """CartPole-v1 in minutes on one CPU core."""
 
