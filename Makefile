@@ -130,8 +130,8 @@ lowest: $(LOWEST)/.test
 # The newest versions that people install today, PyTorch's included.
 newest: export PYTHONDONTWRITEBYTECODE =
 newest: $(BIN)/uv
-	$(BIN)/uv pip compile --quiet --upgrade --extra test --extra minari --extra jax -o $(VENV)/newest.txt pyproject.toml
-	tools/venv.sh $(PYTHON) $(NEWEST) "test,minari,jax" $(VENV)/newest.txt
+	$(BIN)/uv pip compile --quiet --upgrade --extra dev -o $(VENV)/newest.txt pyproject.toml
+	tools/venv.sh $(PYTHON) $(NEWEST) "dev" $(VENV)/newest.txt
 	$(NEWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 # Last, whether every public name has a type that any type checker understands; pyright looks for Python in PATH.
