@@ -12,7 +12,7 @@ from reverie.core.errors import EnvError
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
 from reverie.core.types import Step
 from reverie.envs import turn_based
-from reverie.envs.board_games import ConnectRules, NimRules, connect_four, measure_strength, nim, solve, tic_tac_toe
+from reverie.envs.board_games import ConnectRules, NimRules, connect_four, nim, solve, tic_tac_toe
 from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
 from reverie.run.episodes import EpisodeCounter
 
@@ -89,8 +89,8 @@ def test_strength_is_measured_by_perfect_play():
     def last_legal(obs):
         return np.array([np.flatnonzero(mask)[-1] for mask in obs[MASK_KEY]])
 
-    assert measure_strength(rules, perfect) == {"optimal_moves": 1, "optimal_moves_hard": 1, "lost_to_perfect": 0}
-    poor = measure_strength(rules, last_legal)
+    assert rules.measure_strength(perfect) == {"optimal_moves": 1, "optimal_moves_hard": 1, "lost_to_perfect": 0}
+    poor = rules.measure_strength(last_legal)
     assert poor["optimal_moves_hard"] < poor["optimal_moves"] < 0.8
     assert poor["lost_to_perfect"] > 0.2
 
