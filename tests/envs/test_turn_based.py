@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 
 import reverie
 from reverie.core.errors import EnvError
@@ -13,7 +13,9 @@ from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
 from reverie.core.types import Step
 from reverie.envs import turn_based
 from reverie.envs.board_games import ConnectRules, NimRules, connect_four, nim, solve, tic_tac_toe
+from reverie.envs.dummy import Count
 from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
+from reverie.log.jsonl import read_metrics
 from reverie.run.episodes import EpisodeCounter
 
 
@@ -59,13 +61,29 @@ def test_the_reward_is_the_movers_and_the_score_the_first_players(make):
 
 
 def test_scores_of_episodes_are_the_first_players():
-    counter, no = EpisodeCounter(2), torch.zeros(2, dtype=torch.bool)
+    counter, no = EpisodeCounter(2, two_players=True), torch.zeros(2, dtype=torch.bool)
     for t, player in enumerate((0, 1, 0)):
         reward = np.array([1.0, 0.0]) * (t == 2)
         obs = {PLAYER_KEY: torch.full((2,), player)}
         step = Step(obs=obs, reward=torch.zeros(2), is_first=no | (t == 0), is_last=no | (t == 2), is_terminal=no)
         counter.add(step, reward)
     assert counter.totals[0].tolist() == [-1.0, 0.0]  # player 1 has moved last, and won
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_observation_called_player_may_be_anything_else(width, tmp_path):
+    """Only two choices mean that two players move in turn."""
+
+    def make():
+        space = spaces.Dict({PLAYER_KEY: spaces.Box(-1, 1, (width,)), "time": spaces.Box(0, 10, (1,))})
+        env = wrappers.TransformReward(Count(), lambda reward: 1.0)
+        return wrappers.TransformObservation(env, lambda t: {PLAYER_KEY: np.zeros(width, np.float32), "time": t}, space)
+
+    result = reverie.train("dqn", env=make, run=tmp_path / "run", steps=64, envs=2, eval_episodes=2, learning_starts=50)
+    assert result.evaluation.scores == [10.0, 10.0]
+    scores = [row["episode/score"] for row in read_metrics(result.run / "metrics.jsonl") if "episode/score" in row]
+    assert scores
+    assert set(scores) == {10.0}
 
 
 def test_openings_are_random_legal_moves_that_are_no_rows():

@@ -11,6 +11,7 @@ import numpy as np
 from reverie.core.errors import count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
+from reverie.core.specs import has_players
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
 from reverie.run.collect import initial_state, take_turn
@@ -161,7 +162,7 @@ def evaluate(
     player, policy = policy, with_opponent(env, policy, opponent, quota, seed or 0)
     played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
-    step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
+    step, counter = env.reset(seed), EpisodeCounter(env.num_envs, has_players(env.obs_spec))
     state, cut = initial_state(policy, env.num_envs, env_steps), set[tuple[int, int]]()  # environment, episode
 
     def finish(numbers: Iterable[int]) -> None:

@@ -11,17 +11,12 @@ from torch import Tensor
 
 from reverie.core.errors import EnvError
 from reverie.core.protocols import Env, Policy
-from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, has_players
 from reverie.core.types import Mode, Step
 from reverie.run.collect import initial_state, random_flat_actions
 
 OPENING_MOVES = 2
 """Moves at the beginning of a game that are drawn at random, as deterministic players would repeat one game."""
-
-
-def has_players(spec: ObsSpec) -> bool:
-    """Return whether the environment is a game of two players."""
-    return PLAYER_KEY in spec and spec[PLAYER_KEY].kind == "player"
 
 
 class RandomPolicy:
