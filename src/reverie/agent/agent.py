@@ -266,6 +266,7 @@ class Agent(Player):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+        opponent: Player | str | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -281,13 +282,15 @@ class Agent(Player):
                 compare agents, give all of them the same seed and number of episodes.
             max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
+            opponent: in games of two players, another agent; ``"perfect"``, if the solution of the game is known; or
+                ``"random"``. None: random moves, and the strength is measured, if the solution is known.
 
         Raises:
-            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` has
-                other spaces.
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` or
+                ``opponent`` has other spaces.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
             self, episodes, env=env, deterministic=deterministic, record=record, seed=seed,
-            max_episode_steps=max_episode_steps, tasks=tasks,
+            max_episode_steps=max_episode_steps, tasks=tasks, opponent=opponent,
         )  # fmt: skip

@@ -26,6 +26,7 @@ COMMANDS = {
     "train": ("train_command:train_command", "train an agent, or continue a run"),
     "reach": ("agent:ReachCommand", "play toward a goal, a state or a picture, and film it"),
     "eval": ("agent:EvalCommand", "play whole episodes with a trained agent, and record a video"),
+    "arena": ("agent:ArenaCommand", "let agents play a game against each other, and rate them by Elo"),
     "estimate": ("agent:EstimateCommand", "estimate the return of a trained agent from a dataset"),
     "report": ("agent:ReportCommand", "write a page about a run: findings, curves, episodes, dreams"),
     "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),

@@ -114,16 +114,18 @@ def to_results(scores: Sequence[float], info: Sequence[Mapping[str, float]]) -> 
     return {"scores": results, "info": [{**a, **b} for a, b in zip(info or [{}] * len(shares), shares, strict=True)]}
 
 
-def measure_strength(env: Env, policy: Policy[Any]) -> dict[str, float]:
-    """Return how well ``policy`` plays, with perfect play as the measure; {} if the solution of the game is unknown.
-
-    The environments of such games have ``rules``, see ``envs/board_games.py``.
-    """
+def find_solved_rules(env: Env) -> Any:
+    """Return the rules of a game whose solution is known, see ``envs/board_games.py: Rules``; None: it is not."""
     try:
         rules = env.call("rules")[0]
     except EnvError:
-        return {}
-    if not rules.is_solved:
+        return None
+    return rules if rules.is_solved else None
+
+
+def measure_strength(env: Env, policy: Policy[Any]) -> dict[str, float]:
+    """Return how well ``policy`` plays, with perfect play as the measure; {} if the solution of the game is unknown."""
+    if (rules := find_solved_rules(env)) is None:
         return {}
 
     def choose(obs: Mapping[str, np.ndarray]) -> np.ndarray:
