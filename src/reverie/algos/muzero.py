@@ -208,10 +208,15 @@ class MuZeroObjective(NotesChanges, nn.Module):
     # ---------------------------------------------------------------- search
 
     def search(
-        self, z: Tensor, legal: Tensor, *, explore: bool, networks: MuZeroNetworks | None = None
-    ) -> SearchResult:
-        """Search from latents ``[N, L]`` with legal actions ``[N, A]``; ``explore``: with Gumbel noise."""
+        self, z: Tensor, legal: Tensor, *,
+        explore: bool, networks: MuZeroNetworks | None = None, simulations: int | None = None,
+    ) -> SearchResult:  # fmt: skip
+        """Search from latents ``[N, L]`` with legal actions ``[N, A]``; ``explore``: with Gumbel noise.
+
+        ``simulations``: their number; None: that of the settings.
+        """
         chosen, c = networks or self.networks, self.cfg
+        settings = c.search_settings._replace(num_simulations=simulations or c.num_simulations)
 
         def model(state: Tensor, index: Tensor) -> Transition:
             reward, after = chosen.step(state, F.one_hot(index, self.width))
@@ -220,7 +225,7 @@ class MuZeroObjective(NotesChanges, nn.Module):
 
         root = chosen.node(z)
         gumbel = c.gumbel_scale * self.draws.gumbel(root.logits) if explore else torch.zeros_like(root.logits)
-        return search(model, root, legal, gumbel, c.search_settings)
+        return search(model, root, legal, gumbel, settings)
 
     @torch.no_grad()
     def reanalyze(self, batch: Batch, count: int) -> dict[str, Tensor]:
