@@ -179,6 +179,24 @@ def test_other_games_are_refused(world, said, monkeypatch):
         play_once()
 
 
+def test_boards_of_planes_are_text(monkeypatch):
+    class Board(World):
+        def observation_space(self, agent):
+            return spaces.Dict({"observation": spaces.Box(0, 1, (2, 3, 2)), "action_mask": spaces.MultiBinary(2)})
+
+        def observe(self, agent):
+            board = np.zeros((2, 3, 2), np.float32)
+            board[0, 0, int(agent == "b")] = board[1, 2, int(agent == "a")] = 1
+            return {"observation": board, "action_mask": np.ones(2, np.int8)}
+
+    monkeypatch.setattr(turn_based, "import_module_of", lambda *_: SimpleNamespace(env=lambda **_: Board()))
+    env = TurnBasedGame("any")
+    env.reset(seed=0)
+    assert env.format() == "X..\n..O"
+    env.step(0)
+    assert env.format() == "X..\n..O"
+
+
 def test_the_player_is_no_input_of_networks(tmp_path):
     assert reverie.check_env("reverie/TicTacToe-v0").obs_spec[PLAYER_KEY].kind == "player"
     reverie.train(

@@ -80,6 +80,10 @@ class Rules(ABC):
     def format(self, position: Position, player: int) -> str:
         """Return the board as text, with ``player`` to move."""
 
+    @abstractmethod
+    def format_action(self, action: int) -> str:
+        """Return what an action means."""
+
     def measure_strength(self, choose: ChooseFn, games: int = 200, seed: int = 0) -> dict[str, float]:
         """Return how well ``choose`` plays, with perfect play as the measure.
 
@@ -167,6 +171,10 @@ class ConnectRules(Rules):
         ]
         return "\n".join("".join(marks[y * self.columns : (y + 1) * self.columns]) for y in range(self.rows))
 
+    def format_action(self, action: int) -> str:
+        row, column = divmod(action, self.columns)
+        return f"column {column + 1}" if self.gravity else f"row {row + 1}, column {column + 1}"
+
 
 @dataclass(frozen=True)
 class NimRules(Rules):
@@ -209,6 +217,10 @@ class NimRules(Rules):
 
     def format(self, position: Position, player: int) -> str:
         return "\n".join(f"{heap}: {'|' * size}" for heap, size in enumerate(position))
+
+    def format_action(self, action: int) -> str:
+        heap, k = divmod(action, max(self.heaps))
+        return f"take {k + 1} of heap {heap}"
 
 
 # ---------------------------------------------------------------------- the environment
@@ -268,8 +280,12 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
     def _observe(self) -> dict[str, Any]:
         return _observe_position(self.rules, self.position, self.player, self._over)
 
+    def format(self) -> str:
+        """Return the board as text."""
+        return self.rules.format(self.position, self.player)
+
     def render(self) -> Any:
-        return self.rules.format(self.position, self.player) if self.render_mode == "ansi" else None
+        return self.format() if self.render_mode == "ansi" else None
 
 
 def _observe_position(rules: Rules, position: Position, player: int, is_over: bool = False) -> dict[str, Any]:

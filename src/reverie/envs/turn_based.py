@@ -107,6 +107,16 @@ class TurnBasedGame(Adapter):
         board = np.ravel(obs["observation"]) if self._is_flat else obs["observation"]
         return {"observation": board, MASK_KEY: mask, PLAYER_KEY: player}
 
+    def format(self) -> str:
+        """Return the board as text, if the first two planes are the pieces of both players; else all numbers."""
+        mover = self._world.agent_selection
+        board = np.asarray(self._world.observe(mover)["observation"])
+        if board.ndim != 3:
+            return str(board)
+        marks = "XO" if mover == self._players[0] else "OX"
+        cells = np.select([board[..., 0] > 0, board[..., 1] > 0], [*marks], ".")
+        return "\n".join("".join(row) for row in cells)
+
     def _render_image(self) -> Any:
         return self._world.render()
 
