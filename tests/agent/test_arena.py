@@ -67,8 +67,12 @@ def test_runs_checkpoints_and_named_players_play(run, capsys):
     text = capsys.readouterr().out
     assert text == f"{result}\n"
     assert max(map(len, text.splitlines())) <= 80
-    assert main(["eval", str(run), "--opponent", "perfect", "--games", "4"]) == 0
-    assert "over 4 episodes" in capsys.readouterr().out
+    assert main(["eval", str(run), "--opponent", names[0], "--games", "4"]) == 0
+    text = capsys.readouterr().out
+    assert f"TicTacToe-v0 against step-{steps[0]:09d} of run" in text
+    assert "over 4 episodes" in text
+    assert main(["info", str(run)]) == 0
+    assert f"against step-{steps[0]:09d} of run" in capsys.readouterr().out
 
 
 def test_opponents_must_know_the_game(run, tmp_path):

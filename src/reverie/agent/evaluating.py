@@ -126,6 +126,12 @@ def _check_fits(player: Player, env: Env, name: str) -> None:
         )
 
 
+def game_label(player: Player, opponent: Player | str | None) -> str:
+    """Return the evaluation environment of ``player``, and the opponent if there is one."""
+    name = opponent.origin if isinstance(opponent, Player) else opponent
+    return player.config.eval_env_config.label() + ("" if name is None else f" against {name}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
     """An evaluation, and its files."""
@@ -154,10 +160,9 @@ def evaluate_run(
             files["video"] = write_video(Path(f"{player.label}.mp4"), evaluation.frames, player.frames_per_second)
         return EvaluationReport(evaluation=evaluation, files=files)
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
-    content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
+    content |= {"checkpoint": player.checkpoint.name, "env": game_label(player, opponent)}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     content |= {"tasks": tasks} if tasks else {}
-    content |= {} if opponent is None else {"opponent": str(opponent)}
     try:
         with disk_errors_as_run_error(folder.path):
             write_result(folder.evaluation, content)

@@ -55,11 +55,12 @@ class EvalCommand(RunOptions, EnvOverride):
 
     def __call__(self) -> None:
         from reverie.agent.arena import load_opponent
-        from reverie.agent.evaluating import evaluate_run
+        from reverie.agent.evaluating import evaluate_run, game_label
         from reverie.agent.loading import load
         from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        opponent = None if self.opponent is None else load_opponent(self.opponent, self.device)
         print_kernel_problem(agent.algo.device.type)
         report = evaluate_run(
             agent,
@@ -69,9 +70,9 @@ class EvalCommand(RunOptions, EnvOverride):
             seed=self.seed,
             max_episode_steps=self.max_episode_steps,
             tasks=self.tasks,
-            opponent=None if self.opponent is None else load_opponent(self.opponent, self.device),
+            opponent=opponent,
         )
-        show(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
+        show(f"{game_label(agent, opponent)}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         show(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             show("no video: this environment cannot render images. A custom environment must accept render_mode")
