@@ -42,8 +42,8 @@ def perfect():
     return Chooser(lambda board, mask: optimal.get(board.tobytes(), 0))
 
 
-def play(policy, opponent, games, num_envs, seed=0):
-    env = make_vector_env(EnvConfig(id=GAME, num=num_envs), seed=0)
+def play(policy, opponent, games, num_envs, seed=0, **options):
+    env = make_vector_env(EnvConfig(id=GAME, num=num_envs, **options), seed=0)
     try:
         return evaluate(env, policy, games, seed=seed, opponent=opponent)
     finally:
@@ -72,6 +72,7 @@ def test_strength_is_logged_where_the_solution_is_known(perfect):
     assert [metrics[f"eval/{name}"] for name in ("optimal_moves", "optimal_moves_hard", "lost_to_perfect")] == [1, 1, 0]
     assert metrics["eval/lost"] < 0.1
     assert not play(perfect, Chooser(last_legal), 2, 1).strength
+    assert not play(Chooser(last_legal), None, 2, 1, frame_stack=2).strength  # other boards
 
 
 def test_a_run_is_judged_by_its_optimal_moves(tmp_path):

@@ -42,7 +42,8 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
     env = config.eval_env_config
     if is_default and config.eval_episodes and has_goal_tasks(env.id):
         return config.merge({"score_metric": "eval/success_rate"})
-    if is_default and config.eval_episodes and has_solution(env.id, env.kwargs):
+    is_changed = env.frame_stack > 1 or bool(env.wrappers)
+    if is_default and config.eval_episodes and not is_changed and has_solution(env.id, env.kwargs):
         return config.merge({"score_metric": "eval/optimal_moves_hard"})
     return config
 

@@ -103,7 +103,8 @@ def with_opponent(
     """Return ``policy``; in games of two players its match against ``opponent``. None: against random moves."""
     if not has_players(env.obs_spec):
         return policy
-    return Match((policy, opponent or RandomPolicy(env.action_spec, seed)), env.action_spec, quota, seed)
+    rival = RandomPolicy(env.action_spec, seed) if opponent is None else opponent
+    return Match((policy, rival), env.action_spec, quota, seed)
 
 
 def to_results(scores: Sequence[float], info: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -115,12 +116,17 @@ def to_results(scores: Sequence[float], info: Sequence[Mapping[str, float]]) -> 
 
 
 def find_solved_rules(env: Env) -> Any:
-    """Return the rules of a game whose solution is known, see ``envs/board_games.py: Rules``; None: it is not."""
+    """Return the rules of a game whose solution is known, see ``envs/board_games.py: Rules``; None: it is not.
+
+    None, too, if settings change the observation.
+    """
     try:
         rules = env.call("rules")[0]
     except EnvError:
         return None
-    return rules if rules.is_solved else None
+    shapes = {key: part.shape for key, part in env.obs_spec.items()}
+    unchanged = {"board": rules.board(rules.start()).shape, MASK_KEY: (rules.num_actions,), PLAYER_KEY: ()}
+    return rules if rules.is_solved and shapes == unchanged else None
 
 
 def measure_strength(env: Env, policy: Policy[Any]) -> dict[str, float]:
