@@ -262,7 +262,7 @@ def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
     train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 60
     nothing = COSTS.merge({"score_metric": "eval/csot", "eval_env": None})  # adds to what evaluations log
-    with pytest.raises(ConfigError, match=r"score_metric = eval/csot: .*eval/score_iqm_low, .*eval/success_rate;"):
+    with pytest.raises(ConfigError, match=r"score_metric = eval/csot: .*eval/score_iqm_low, .*eval/success_rate, eval/won;"):
         train(nothing, env=Walk, run=tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for wrong in ("", "eval/cost:least", "eval/cost:"):
