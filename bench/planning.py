@@ -27,7 +27,7 @@ from machine import machine
 
 import reverie
 from reverie.core.kernel_dispatch import use_only_kernels
-from reverie.envs.board_games import ConnectRules, NimRules, Rules, measure_strength
+from reverie.envs.board_games import ConnectRules, NimRules, Rules
 from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
 
 OUT = Path(__file__).with_suffix(".json")
@@ -82,7 +82,7 @@ def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
         result = reverie.train("muzero", env=env, run=f"{folder}/run", seed=seed, eval_episodes=0, **options)
         seconds = time.process_time() - started
         agent = reverie.load(f"{folder}/run")
-        strength = measure_strength(rules, lambda obs: np.asarray(agent.act(dict(obs))[0]))
+        strength = rules.measure_strength(lambda obs: np.asarray(agent.act(dict(obs))[0]))
     return {
         "task": name,
         "seed": seed,

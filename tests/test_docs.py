@@ -99,6 +99,7 @@ NOT_RUN = {
     "tune": "trains for long; its settings are resolved",
     "sweep": "needs a file; tests/distributed/test_sweep.py has one",
     "reach": "needs a goal-conditioned run; tests/agent/test_reaching.py has some",
+    "arena": "needs runs in a game; tests/agent/test_arena.py has one",
     "bench": "takes its time; its settings are resolved",
     "view": "ends with Ctrl-C; tests/viewer has a browser",
     "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",

@@ -1,6 +1,8 @@
 """The public names, each where it stands: imported on first use, so that ``import reverie`` is quick."""
 
 from .agent.agent import Agent as Agent
+from .agent.arena import Arena as Arena
+from .agent.arena import arena as arena
 from .agent.demonstrate import play as play
 from .agent.dream_env import DreamEnv as DreamEnv
 from .agent.dream_env import DreamVectorEnv as DreamVectorEnv

@@ -2,18 +2,22 @@
 
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 
 import reverie
-from reverie.core.errors import EnvError
+from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
 from reverie.core.types import Step
 from reverie.envs import turn_based
-from reverie.envs.board_games import ConnectRules, NimRules, connect_four, measure_strength, nim, solve, tic_tac_toe
+from reverie.envs.board_games import ConnectRules, NimRules, connect_four, nim, solve, tic_tac_toe
+from reverie.envs.dummy import Count
 from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
+from reverie.experiment.settings import Request, resolve
+from reverie.log.jsonl import read_metrics
 from reverie.run.episodes import EpisodeCounter
 
 
@@ -59,13 +63,29 @@ def test_the_reward_is_the_movers_and_the_score_the_first_players(make):
 
 
 def test_scores_of_episodes_are_the_first_players():
-    counter, no = EpisodeCounter(2), torch.zeros(2, dtype=torch.bool)
+    counter, no = EpisodeCounter(2, two_players=True), torch.zeros(2, dtype=torch.bool)
     for t, player in enumerate((0, 1, 0)):
         reward = np.array([1.0, 0.0]) * (t == 2)
         obs = {PLAYER_KEY: torch.full((2,), player)}
         step = Step(obs=obs, reward=torch.zeros(2), is_first=no | (t == 0), is_last=no | (t == 2), is_terminal=no)
         counter.add(step, reward)
     assert counter.totals[0].tolist() == [-1.0, 0.0]  # player 1 has moved last, and won
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_observation_called_player_may_be_anything_else(width, tmp_path):
+    """Only two choices mean that two players move in turn."""
+
+    def make():
+        space = spaces.Dict({PLAYER_KEY: spaces.Box(-1, 1, (width,)), "time": spaces.Box(0, 10, (1,))})
+        env = wrappers.TransformReward(Count(), lambda reward: 1.0)
+        return wrappers.TransformObservation(env, lambda t: {PLAYER_KEY: np.zeros(width, np.float32), "time": t}, space)
+
+    result = reverie.train("dqn", env=make, run=tmp_path / "run", steps=64, envs=2, eval_episodes=2, learning_starts=50)
+    assert result.evaluation.scores == [10.0, 10.0]
+    scores = [row["episode/score"] for row in read_metrics(result.run / "metrics.jsonl") if "episode/score" in row]
+    assert scores
+    assert set(scores) == {10.0}
 
 
 def test_openings_are_random_legal_moves_that_are_no_rows():
@@ -89,8 +109,8 @@ def test_strength_is_measured_by_perfect_play():
     def last_legal(obs):
         return np.array([np.flatnonzero(mask)[-1] for mask in obs[MASK_KEY]])
 
-    assert measure_strength(rules, perfect) == {"optimal_moves": 1, "optimal_moves_hard": 1, "lost_to_perfect": 0}
-    poor = measure_strength(rules, last_legal)
+    assert rules.measure_strength(perfect) == {"optimal_moves": 1, "optimal_moves_hard": 1, "lost_to_perfect": 0}
+    poor = rules.measure_strength(last_legal)
     assert poor["optimal_moves_hard"] < poor["optimal_moves"] < 0.8
     assert poor["lost_to_perfect"] > 0.2
 
@@ -159,6 +179,94 @@ def test_other_games_are_refused(world, said, monkeypatch):
 
     with pytest.raises(EnvError, match=said):
         play_once()
+
+
+class Turns(gymnasium.Env):
+    """A game of four moves, with the players ``turns`` and a mask of legal actions."""
+
+    def __init__(self, turns=(0, 1, 0, 1, 0), mask=(1, 1, 1), actions=None):
+        self.turns, self.mask = turns, np.array(mask, np.int8)
+        parts = {"board": spaces.Box(-1, 1, (2,)), PLAYER_KEY: spaces.Discrete(2), MASK_KEY: spaces.MultiBinary(3)}
+        self.action_space = actions or spaces.Discrete(3)
+        self.observation_space = spaces.Dict({k: x for k, x in parts.items() if k != MASK_KEY or actions is None})
+
+    def obs(self):
+        row = {"board": np.zeros(2, np.float32), PLAYER_KEY: self.turns[self.time], MASK_KEY: self.mask}
+        return {key: row[key] for key in self.observation_space}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self.obs(), 1.0, self.time == 4, False, {}
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "said"),
+    [
+        ({}, {}, None),
+        ({"turns": (1, 0, 1, 0, 1)}, {}, None),
+        ({"turns": (0, 1, 1, 0, 1)}, {}, "step 2 of episode 1: player 1 moves twice in a row: expected turns"),
+        ({"turns": (0, 1, 0, 1, 1)}, {}, "player 1 moves twice in a row.* after the last move the view of the player"),
+        ({"turns": (0,) * 5}, {"env.exclude_keys": PLAYER_KEY}, None),
+        ({"mask": (0, 0, 0)}, {}, "the action_mask leaves no legal action"),
+        ({"actions": spaces.Box(-1, 1, (2,))}, {}, "muzero is for discrete actions, .*continuous.* bmpc.* tdmpc2"),
+        ({"actions": spaces.MultiDiscrete([2, 3])}, {}, "muzero is for discrete actions, .*discrete.* dreamer_v3"),
+        ({"actions": spaces.MultiBinary(3)}, {}, "muzero is for discrete actions, .*discrete.* dreamer_v3"),
+        ({}, {"algo.num_simulations": 1}, "num_simulations = 1: expected at least 2"),
+        ({}, {"algo.num_considered": 1}, "num_considered = 1: expected at least 2"),
+        ({}, {"algo.batch_length": 6, "algo.value_estimator": "td1"}, "expected windows of at least 7 rows"),
+    ],
+)
+def test_what_muzero_cannot_play_is_refused(game, options, said, tmp_path):
+    def train():
+        settings = {"env.num": 1, "algo.batch_size": 4, "algo.num_simulations": 2, "env.restarts": 0} | options
+        return reverie.train(
+            "muzero", env=lambda: Turns(**game), run=tmp_path / "run", steps=20, eval_episodes=2, **settings
+        )
+
+    if said is None:
+        scores = train().evaluation.scores  # each mover earns 1
+        assert scores == ([0.0, 0.0] if PLAYER_KEY not in str(options) else [4.0, 4.0])
+    else:
+        with pytest.raises(ReverieError, match=said):
+            train()
+
+
+def test_a_classic_game_of_pettingzoo_has_a_short_name():
+    request = Request(algorithm="muzero", env="pettingzoo:tictactoe_v3")
+    config = resolve(request)
+    assert (config.env.id, config.env.kwargs["agent"]) == ("pettingzoo/classic.tictactoe_v3", "all")
+    assert config == resolve(Request(algorithm="muzero", env="pettingzoo/classic.tictactoe_v3"))
+
+
+def test_games_with_hidden_information_are_named_once(monkeypatch, said):
+    monkeypatch.setattr(turn_based, "import_module_of", lambda *_: SimpleNamespace(env=lambda **_: World()))
+    for name in ("classic.hanabi_v5", "classic.hanabi_v5", "classic.go_v5"):
+        TurnBasedGame(name)
+    (line,) = said
+    assert line.startswith("'pettingzoo/classic.hanabi_v5' hides a part of its state from players")
+
+
+def test_boards_of_planes_are_text(monkeypatch):
+    class Board(World):
+        def observation_space(self, agent):
+            return spaces.Dict({"observation": spaces.Box(0, 1, (2, 3, 2)), "action_mask": spaces.MultiBinary(2)})
+
+        def observe(self, agent):
+            board = np.zeros((2, 3, 2), np.float32)
+            board[0, 0, int(agent == "b")] = board[1, 2, int(agent == "a")] = 1
+            return {"observation": board, "action_mask": np.ones(2, np.int8)}
+
+    monkeypatch.setattr(turn_based, "import_module_of", lambda *_: SimpleNamespace(env=lambda **_: Board()))
+    env = TurnBasedGame("any")
+    env.reset(seed=0)
+    assert env.format() == "X..\n..O"
+    env.step(0)
+    assert env.format() == "X..\n..O"
 
 
 def test_the_player_is_no_input_of_networks(tmp_path):

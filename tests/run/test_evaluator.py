@@ -19,6 +19,8 @@ from resumed_runs import CONFIG, QUICK, Walk, assert_same, run_until
 from reverie.api import train_config as train
 from reverie.cli.output import score_line
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import MASK_KEY
+from reverie.envs.board_games import NimRules
 from reverie.experiment.build import Experiment
 from reverie.log.jsonl import read_metrics
 from reverie.run.checkpoint import Checkpoints
@@ -26,6 +28,7 @@ from reverie.run.config import EVALUATION_METRICS
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.run.manifest import checkpoint_step
+from reverie.run.match import to_results
 from reverie.run.signal_handling import SignalStop
 from reverie.viewer.session import Session
 from tiny_configs import FEW
@@ -262,7 +265,9 @@ def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
     train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 60
     nothing = COSTS.merge({"score_metric": "eval/csot", "eval_env": None})  # adds to what evaluations log
-    with pytest.raises(ConfigError, match=r"score_metric = eval/csot: .*eval/score_iqm_low, .*eval/success_rate;"):
+    with pytest.raises(
+        ConfigError, match=r"score_metric = eval/csot: .*eval/score_iqm_low, .*eval/success_rate, eval/won;"
+    ):
         train(nothing, env=Walk, run=tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for wrong in ("", "eval/cost:least", "eval/cost:"):
@@ -344,5 +349,7 @@ def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, v
 
 
 def test_the_names_of_metrics_that_can_rank_are_those_that_evaluations_log() -> None:
-    logged = Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()
-    assert sorted({*logged, "eval/success_rate"}) == [*EVALUATION_METRICS]
+    strength = NimRules((1, 2)).measure_strength(lambda obs: obs[MASK_KEY].argmax(-1))
+    results = to_results([0.0] * 10, [{"success_rate": 1.0}] * 10)
+    logged = Evaluation(lengths=[1] * 10, mode="eval", strength=strength, **results).metrics()
+    assert sorted(logged) == [*EVALUATION_METRICS]

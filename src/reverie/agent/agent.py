@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from reverie.agent import agent_file, evaluating, policy_file, reaching, world_model_inspector
+from reverie.agent import agent_file, evaluating, planning, policy_file, reaching, world_model_inspector
+from reverie.agent.planning import Plan, SearchResult
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
-from reverie.agent.reaching import Plan, ReachResult
+from reverie.agent.reaching import ReachResult
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
 from reverie.core.errors import DataError
 from reverie.core.rows import episode_rows
@@ -208,18 +209,35 @@ class Agent(Player):
         """
         return reaching.reach(self, goal, env, max_steps=max_steps, radius=radius, seed=seed, options=options)
 
-    def plan(self, obs: Any, goal: Any) -> Plan:
-        """Return the plan of LeWM from an observation to a goal, both as for :meth:`act`.
+    def plan(self, obs: Any, goal: Any = None, *, state: AgentState | None = None, action_mask: Any = None) -> Plan:
+        """Return what an agent that plans intends to do; the arguments are those of :meth:`act`.
+
+        LeWM plans to a goal. For TD-MPC2 and BMPC it is the mean of the plan, for MuZero the principal variation of its
+        search. Random generators do not advance.
 
         Returns:
-            ``actions`` to take, as :meth:`act` returns them, one after the other; tensors of the predicted ``latents``
-            and their ``costs``, the squared distances to the goal's latent, ``[1, ...]``, or ``[N, ...]`` for batches.
+            ``actions`` to take, as :meth:`act` returns them, one after the other; and tensors ``[1, ...]``, or
+            ``[N, ...]`` for batches: the predicted ``latents`` and their ``values``, or ``costs`` of LeWM, the squared
+            distances to the goal's latent.
 
         Raises:
-            ConfigError: the algorithm does not plan to goals.
+            ConfigError: the algorithm does not plan, or not to goals.
             DataError: the observation or the goal does not fit.
         """
-        return reaching.plan(self, obs, goal)
+        return planning.plan(self, obs, goal, state, action_mask)
+
+    def search(
+        self, obs: Any, simulations: int | None = None, *, state: AgentState | None = None, action_mask: Any = None
+    ) -> SearchResult:
+        """Search from a single observation, as MuZero does in :meth:`act`; the other arguments are those of ``act``.
+
+        ``simulations``: nodes that the search adds to the tree, at least 2. None: as in training.
+
+        Raises:
+            ConfigError: the algorithm does not search.
+            DataError: the observation does not fit.
+        """
+        return planning.search(self, obs, simulations, state, action_mask)
 
     def subgoal(self, obs: Any, goal: Any, states: Any) -> int:
         """Return which of N ``states`` is nearest to where HIQL aims first, on the way from an observation to a goal.
@@ -266,6 +284,7 @@ class Agent(Player):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+        opponent: Player | str | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -281,13 +300,15 @@ class Agent(Player):
                 compare agents, give all of them the same seed and number of episodes.
             max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
+            opponent: in games of two players, another agent; ``"perfect"``, if the solution of the game is known; or
+                ``"random"``. None: random moves, and the strength is measured, if the solution is known.
 
         Raises:
-            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` has
-                other spaces.
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` or
+                ``opponent`` has other spaces.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
             self, episodes, env=env, deterministic=deterministic, record=record, seed=seed,
-            max_episode_steps=max_episode_steps, tasks=tasks,
+            max_episode_steps=max_episode_steps, tasks=tasks, opponent=opponent,
         )  # fmt: skip

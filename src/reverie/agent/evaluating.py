@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from reverie.agent.player import Player, policy_mode
+from reverie.agent.player import Player, check_choice, policy_mode
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
-from reverie.core.protocols import Env
+from reverie.core.protocols import Env, Policy
 from reverie.core.seeding import derived_seeds, seeded_rng
+from reverie.core.specs import ActionSpec, has_players
+from reverie.core.types import Mode, Step
+from reverie.envs.board_games import Rules, solve
 from reverie.envs.config import EnvLike, MakeEnv, env_name
 from reverie.envs.make import env_factory
 from reverie.experiment.config import ExperimentConfig
@@ -26,12 +31,17 @@ from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
 from reverie.run.evaluate import evaluate as play_episodes
 from reverie.run.folder import RunFolder, write_result
+from reverie.run.match import RandomPolicy, find_solved_rules
+
+OPPONENTS = ("random", "perfect")
+"""Opponents that are no agents, in games of two players."""
 
 
 def evaluate_agent(
     player: Player, episodes: int = 10, *,
     env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
     seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+    opponent: Player | str | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     episodes = coerce(episodes, int, "episodes")
@@ -49,16 +59,49 @@ def evaluate_agent(
     try:
         if env is not None:
             _check_fits(player, played, config.eval_env_config.label())
+        rival = None if opponent is None else _find_opponent(played, opponent, seed)
         with seeded_rng(seed):
             evaluation = play_episodes(
                 played, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
-                env_steps=config.exploration_step(player.step), most_steps=player.episode_limit,
+                env_steps=config.exploration_step(player.step), most_steps=player.episode_limit, opponent=rival,
             )  # fmt: skip
         if evaluation.cut_off:
             logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
         return evaluation
     finally:
         played.close()
+
+
+class PerfectPolicy(RandomPolicy):
+    """A policy that takes random optimal actions, in a game with a known solution."""
+
+    def __init__(self, rules: Rules, spec: ActionSpec, seed: int) -> None:
+        super().__init__(spec, seed)
+        self.optimal: dict[bytes, tuple[int, ...]] = {
+            rules.board(position).tobytes(): solution.optimal for position, solution in solve(rules).items()
+        }
+
+    def act(self, step: Step, state: tuple[()], mode: Mode) -> tuple[Tensor, tuple[()]]:
+        """Return optimal actions ``[N, A]``; where the game is over, any."""
+        boards = step.obs["board"].numpy(force=True)
+        chosen = [int(self.rng.choice(self.optimal.get(board.tobytes(), (0,)))) for board in boards]
+        return torch.eye(self.spec.width)[chosen].to(step.is_first.device), state
+
+
+def _find_opponent(env: Env, opponent: Player | str, seed: int) -> Policy[Any]:
+    """Return the policy of an opponent in the game ``env``; ConfigError if it cannot play it."""
+    if not has_players(env.obs_spec):
+        raise ConfigError("opponent: this environment is no game of two players. Remove this option.")
+    if isinstance(opponent, Player):
+        if problems := diff_spaces(env, opponent, ("the game", "the opponent")):
+            raise ConfigError(f"opponent = {opponent}: {'; '.join(problems)}. Choose an agent of the same game.")
+        return opponent.algo.policy
+    check_choice("opponent", opponent, OPPONENTS)
+    if opponent == "random":
+        return RandomPolicy(env.action_spec, seed)
+    if (rules := find_solved_rules(env)) is None:
+        raise ConfigError("opponent = perfect: the solution of this game is unknown. Choose random, or an agent.")
+    return PerfectPolicy(rules, env.action_spec, seed)
 
 
 def _with_env(player: Player, env: EnvLike | Mapping[str, Any] | None) -> tuple[ExperimentConfig, MakeEnv | None]:
@@ -83,6 +126,12 @@ def _check_fits(player: Player, env: Env, name: str) -> None:
         )
 
 
+def game_label(player: Player, opponent: Player | str | None) -> str:
+    """Return the evaluation environment of ``player``, and the opponent if there is one."""
+    name = opponent.origin if isinstance(opponent, Player) else opponent
+    return player.config.eval_env_config.label() + ("" if name is None else f" against {name}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
     """An evaluation, and its files."""
@@ -95,22 +144,23 @@ class EvaluationReport:
 def evaluate_run(
     player: Any, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-    tasks: tuple[int, ...] = (),
+    tasks: tuple[int, ...] = (), opponent: Player | str | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` by ``Agent.evaluate`` of ``player``.
 
     Write eval.json, and with ``video`` a video of the first episode.
     """
     evaluation = player.evaluate(
-        episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps, tasks=tasks
-    )
+        episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps,
+        tasks=tasks, opponent=opponent,
+    )  # fmt: skip
     folder, files = RunFolder(player.run), dict[str, Path]()
     if is_unpacked(player.run) or not folder.path.is_dir():  # there is no run folder
         if evaluation.frames is not None and not is_unpacked(player.run):
             files["video"] = write_video(Path(f"{player.label}.mp4"), evaluation.frames, player.frames_per_second)
         return EvaluationReport(evaluation=evaluation, files=files)
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
-    content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
+    content |= {"checkpoint": player.checkpoint.name, "env": game_label(player, opponent)}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     content |= {"tasks": tasks} if tasks else {}
     try:

@@ -22,6 +22,7 @@ from reverie.core.images import last_frame
 from reverie.core.imports import import_object, is_module_name
 from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
+from reverie.core.specs import has_players
 from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig, EnvLike, env_name
 from reverie.envs.episode_info import success_summary
@@ -191,8 +192,11 @@ class PolicyAgent(Agent):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+        opponent: Player | str | None = None,
     ) -> Evaluation:  # fmt: skip
-        """Play whole episodes as :meth:`Agent.evaluate` does; ``seed`` None is 0."""
+        """Play whole episodes as :meth:`Agent.evaluate` does, but no games of two players; ``seed`` None is 0."""
+        if opponent is not None or has_players(self.obs_spec):
+            raise ConfigError(f"{self.name} is a policy of your own: only trained agents play games of two players.")
         changes = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
         changes = {name: value for name, value in changes.items() if value is not None}
         agent = self

@@ -195,9 +195,9 @@ class Player:
             distances = to_numpy(self.algo.goal_distance(output).reshape(-1))  # [N]
         return float(distances[0]) if single else distances
 
-    def to_step(self, obs: Any, goal: Any = None) -> Step:
-        """Return an observation, and a goal, both as for :meth:`act`, as rows for the policy ``[1, ...]``."""
-        return self._prepare_input(obs, None, None, 0.0, None, goal)[1]
+    def to_step(self, obs: Any, goal: Any = None, state: AgentState | None = None, action_mask: Any = None) -> Step:
+        """Return an observation and the rest, all as for :meth:`act`, as rows for the policy ``[1, ...]``."""
+        return self._prepare_input(obs, state, None, 0.0, action_mask, goal)[1]
 
     def _prepare_input(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any = None

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,6 @@ from reverie.agent.play import max_episode_steps, play_episode
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
-from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.images import frame_to_rgb, last_frame
@@ -112,28 +111,6 @@ def _render(env: Any) -> list[np.ndarray]:
     except Exception as error:  # any error, such as a missing driver
         warnings.warn(f"the environment could not be rendered: {error!r}", stacklevel=2)
         return []
-
-
-class Plan(NamedTuple):
-    """A plan of a world model, of H blocks of k actions, for one observation or N."""
-
-    actions: list[Any]
-    """H k actions, each as ``act`` returns it."""
-    latents: Tensor
-    """Predicted after each block, ``[N, H, D]``; N is 1 for one observation."""
-    costs: Tensor
-    """Squared distances of the latents to the goal's, ``[N, H]``."""
-
-
-def plan(player: Player, obs: Any, goal: Any) -> Plan:
-    """Return the plan of a world model from an observation to a goal: see ``Agent.plan``."""
-    if not isinstance(player.algo, LeWM):
-        raise ConfigError(f"{player.config.algo.algorithm} does not plan to goals. Train lewm.")
-    single, output = player.inspect(obs, goal=goal)
-    chosen = player.algo.plan(output.inputs)
-    flat = player.algo.single_actions(chosen.blocks).cpu().numpy()  # [N, H k, A]
-    actions = [player.codec(x[0] if single else x) for x in flat.swapaxes(0, 1)]
-    return Plan(actions, chosen.latents, chosen.costs)
 
 
 def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:

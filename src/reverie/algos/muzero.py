@@ -30,7 +30,7 @@ from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
-from reverie.core.specs import PLAYER_KEY, ActionSpec, ColumnSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, has_players
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.actor import JointDistribution
 from reverie.nn.adam import Adam, joint_gradient_step
@@ -128,7 +128,7 @@ class MuZeroObjective(NotesChanges, nn.Module):
         self.width = width
         self.networks: MuZeroNetworks = MuZeroNetworks(obs_spec, width, cfg)
         self.draws: RandomDraws = RandomDraws()
-        self.discount: float = -cfg.discount if PLAYER_KEY in obs_spec else cfg.discount
+        self.discount: float = -cfg.discount if has_players(obs_spec) else cfg.discount
         scales = torch.full((cfg.unroll + 1,), 1 / cfg.unroll).index_fill(0, torch.tensor(0), 1.0)
         self.register_buffer("scales", scales, persistent=False)
         self.target_networks: TargetNetwork | None = None
@@ -208,10 +208,15 @@ class MuZeroObjective(NotesChanges, nn.Module):
     # ---------------------------------------------------------------- search
 
     def search(
-        self, z: Tensor, legal: Tensor, *, explore: bool, networks: MuZeroNetworks | None = None
-    ) -> SearchResult:
-        """Search from latents ``[N, L]`` with legal actions ``[N, A]``; ``explore``: with Gumbel noise."""
+        self, z: Tensor, legal: Tensor, *,
+        explore: bool, networks: MuZeroNetworks | None = None, simulations: int | None = None,
+    ) -> SearchResult:  # fmt: skip
+        """Search from latents ``[N, L]`` with legal actions ``[N, A]``; ``explore``: with Gumbel noise.
+
+        ``simulations``: their number; None: that of the settings.
+        """
         chosen, c = networks or self.networks, self.cfg
+        settings = c.search_settings._replace(num_simulations=simulations or c.num_simulations)
 
         def model(state: Tensor, index: Tensor) -> Transition:
             reward, after = chosen.step(state, F.one_hot(index, self.width))
@@ -220,7 +225,7 @@ class MuZeroObjective(NotesChanges, nn.Module):
 
         root = chosen.node(z)
         gumbel = c.gumbel_scale * self.draws.gumbel(root.logits) if explore else torch.zeros_like(root.logits)
-        return search(model, root, legal, gumbel, c.search_settings)
+        return search(model, root, legal, gumbel, settings)
 
     @torch.no_grad()
     def reanalyze(self, batch: Batch, count: int) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from reverie.algos.table import algorithm_config, algorithm_name, algorithms
 from reverie.core.bounds import AtLeast
 from reverie.core.config import LearnerConfig
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec, action_kind
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind, has_players
 from reverie.nn.loss_scale import LossScale
 
 
@@ -97,7 +97,7 @@ class AlgorithmConfig(LearnerConfig):
             ConfigError: the settings do not fit the observations, or the algorithm does not support the actions.
         """
         self.check_actions(action_spec)
-        if any(part.kind == "player" for part in obs_spec.values()) and not self.plays_both_sides:
+        if has_players(obs_spec) and not self.plays_both_sides:
             raise ConfigError(
                 f"{self.algorithm} does not learn games of two players, whose rewards belong to the player who moved. "
                 "Use muzero; in PettingZoo's games, others can play one seat: env.kwargs = {agent: 0}. If 'player' "

@@ -47,28 +47,56 @@ class EvalCommand(RunOptions, EnvOverride):
     limit."""
     tasks: tuple[int, ...] = ()
     """Tasks of the episodes, in turn: `1 3` of OGBench's five. Empty: the run's env.tasks."""
+    opponent: str | None = None
+    """In games of two players: random, perfect (if the solution is known), another RUN, or RUN@STEP. None: random
+    moves, and the agent's strength is measured, if the solution is known."""
+    games: int | None = None
+    """Number of games, half of them in each seat: the same as --episodes."""
 
     def __call__(self) -> None:
-        from reverie.agent.evaluating import evaluate_run
+        from reverie.agent.arena import load_opponent
+        from reverie.agent.evaluating import evaluate_run, game_label
         from reverie.agent.loading import load
         from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        opponent = None if self.opponent is None else load_opponent(self.opponent, self.device)
         print_kernel_problem(agent.algo.device.type)
         report = evaluate_run(
             agent,
-            self.episodes,
+            self.episodes if self.games is None else self.games,
             deterministic=self.deterministic,
             video=self.video,
             seed=self.seed,
             max_episode_steps=self.max_episode_steps,
             tasks=self.tasks,
+            opponent=opponent,
         )
-        show(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
+        show(f"{game_label(agent, opponent)}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         show(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             show("no video: this environment cannot render images. A custom environment must accept render_mode")
         print_files(report.files, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaCommand(EnvOverride, TrustOption):
+    """Let agents play a game of two players against each other: results, and Elo ratings with 95 % intervals."""
+
+    players: Annotated[tuple[str, ...], Positional("PLAYER")]
+    """Two or more: run folders, RUN@STEP or RUN@best for one of its checkpoints, random, and perfect, if the solution
+    of the game is known."""
+    games: int = 100
+    """Games of each pair, half of them in each seat."""
+    seed: int = 0
+    """Seed of random moves."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+
+    def __call__(self) -> None:
+        from reverie.agent.arena import arena
+
+        show(arena(self.players, self.env, self.games, seed=self.seed, device=self.device))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
 def score_line(evaluation: Evaluation) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
-    logged = [f"\n  {name} {value:.4g}" for name, value in evaluation.info_means().items()]
+    means = {**evaluation.info_means(), **evaluation.strength}
+    logged = [f"\n  {name} {value:.4g}" for name, value in means.items()]
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few episodes for an interval"
     return (
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over "

@@ -1,27 +1,36 @@
-"""``reverie play``: a person demonstrates by keys."""
+"""``reverie play``: a person demonstrates by keys, or plays a game against an agent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from reverie.cli.data import Format, print_written
 from reverie.cli.parsing import Positional, TrustOption
 from reverie.core.bounds import AtLeast
+from reverie.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlayCommand(TrustOption):
-    """Play an environment by keys, and record the episodes as a dataset of demonstrations.
+    """Play an environment by keys, and record the episodes as a dataset of demonstrations. Or play against an agent.
 
-    Enter ends an episode, Backspace discards it, u undoes the newest step, q writes the dataset and quits.
+    Enter ends an episode, Backspace discards it, u undoes the newest step, q writes the dataset and quits. With the run
+    of a game of two players, you enter the numbers of your moves; finished games are stored in the run's human_games/.
     """
 
     env: Annotated[str, Positional("ENV")]
-    """Environment id in Gymnasium, or `module:Id`."""
-    out: str
-    """A folder that does not exist yet (a file for d4rl, robomimic and tianshou), or minari:NAME."""
+    """Environment id in Gymnasium, or `module:Id`; or a run, or RUN@STEP, to play against."""
+    seat: Literal["0", "1", "random"] = "random"
+    """With a run: your seat. 0 moves first; random: in each game."""
+    simulations: int = 50
+    """With a run: nodes of the agent's searches."""
+    hint: bool = False
+    """With a run: show the agent's search before each of your moves."""
+    out: str = ""
+    """A folder that does not exist yet (a file for d4rl, robomimic and tianshou), or minari:NAME. Required with an
+    environment."""
     episodes: int = 10
     """Number of episodes after which the dataset is written."""
     keys: Path | None = None
@@ -37,6 +46,14 @@ class PlayCommand(TrustOption):
     """Settings of the environment: '{kwargs: {render_mode: human}}' opens a window, if the environment has one."""
 
     def __call__(self) -> None:
+        if any((Path(path) / "config.yaml").is_file() for path in (self.env, self.env.rpartition("@")[0])):
+            from reverie.agent.arena import load_opponent
+            from reverie.agent.human_games import play_games
+
+            agent: Any = load_opponent(self.env)
+            return play_games(agent, seat=self.seat, simulations=self.simulations, hint=self.hint)
+        if not self.out:
+            raise ConfigError("out is missing: pass --out FOLDER for the demonstrations, or a run to play against.")
         from reverie.agent.demonstrate import play
 
         print_written(

@@ -53,10 +53,9 @@ class ObsPart:
     Five kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
     has ``float32`` numbers of any shape. A ``categorical`` has ``int64`` class indices of any shape, with ``classes``
     giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask`` ``[A]`` of
-    ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous.
-    It is not a network input: it restricts the action distributions. A ``player`` is the class index of the player to
-    move, and no network input either: with two players, each row is seen by the player to move, and its reward belongs
-    to the player who moved before (:func:`mover_sign`).
+    ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous; it
+    restricts the action distributions. A ``player`` is the class index of the player to move, who sees the row, see
+    :func:`mover_sign`. Both are no network inputs.
     """
 
     kind: ObsKind
@@ -90,11 +89,13 @@ def without_mask(spec: ObsSpec) -> dict[str, ObsPart]:
     return {key: part for key, part in spec.items() if part.kind not in SPECIAL_KINDS}
 
 
-def mover_sign(player: np.ndarray) -> np.ndarray:
-    """Return the sign with which the rewards of rows count for player 0, given the ``player`` to move in them.
+def has_players(spec: ObsSpec) -> bool:
+    """Return whether two players move in turn, as the observation ``player`` says; others of this name do not."""
+    return PLAYER_KEY in spec and spec[PLAYER_KEY].kind == "player"
 
-    A reward belongs to the player who moved before, and players alternate: it is 1 where player 1 is to move, else -1.
-    """
+
+def mover_sign(player: np.ndarray) -> np.ndarray:
+    """Return the sign with which rewards, of the player who moved before, count for player 0: 1 if 1 is to move."""
     return 2 * player - 1
 
 

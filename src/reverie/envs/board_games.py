@@ -5,7 +5,9 @@ A position is seen by the player to move. Values are those of perfect play for t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +24,12 @@ from reverie.envs.wrappers import Reset, Stepped
 
 Position = tuple[int, ...]
 DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
+MAX_SOLVED = 1_000_000
+"""Bound of the number of positions up to which a game is solved: connect four on 4x4 takes seconds."""
+MAX_MEASURED = 5000
+"""Positions in which the strength of a player is measured; of more, a sample that is always the same."""
+ChooseFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Chooses legal actions ``[N]`` for observations ``[N, ...]``."""
 
 
 class Move(NamedTuple):
@@ -42,6 +50,16 @@ class Rules(ABC):
     def num_actions(self) -> int:
         """A."""
 
+    @property
+    @abstractmethod
+    def max_positions(self) -> int:
+        """A bound of the number of positions."""
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the game is so small that its exact solution is known."""
+        return self.max_positions <= MAX_SOLVED
+
     @abstractmethod
     def start(self) -> Position:
         """Return the first position."""
@@ -61,6 +79,28 @@ class Rules(ABC):
     @abstractmethod
     def format(self, position: Position, player: int) -> str:
         """Return the board as text, with ``player`` to move."""
+
+    @abstractmethod
+    def format_action(self, action: int) -> str:
+        """Return what an action means."""
+
+    def measure_strength(self, choose: ChooseFn, games: int = 200, seed: int = 0) -> dict[str, float]:
+        """Return how well ``choose`` plays, with perfect play as the measure.
+
+        ``optimal_moves`` and ``optimal_moves_hard`` are the shares of positions, and of those in which some legal
+        action is not optimal, in which its action is optimal. ``lost_to_perfect`` is the share of ``games`` that it
+        loses to a player who takes random optimal actions, half of them as the first player.
+        """
+        solutions, rng = solve(self), np.random.default_rng(seed)
+        positions = [*solutions]
+        if len(positions) > MAX_MEASURED:
+            positions = [positions[i] for i in rng.choice(len(positions), MAX_MEASURED, replace=False)]
+        actions = choose(_stack_observations(self, positions, 0)).tolist()
+        right = np.array([a in solutions[p].optimal for p, a in zip(positions, actions, strict=True)])
+        hard = np.array([solutions[p].is_hard for p in positions])
+        lost = _play_perfect(self, solutions, choose, games, np.random.default_rng(seed)) < 0
+        shares = {"optimal_moves": right, "optimal_moves_hard": right[hard], "lost_to_perfect": lost}
+        return {name: float(share.mean()) for name, share in shares.items() if len(share)}
 
 
 @dataclass(frozen=True)
@@ -86,6 +126,11 @@ class ConnectRules(Rules):
     def num_actions(self) -> int:
         """A: the columns with gravity, otherwise all cells."""
         return self.columns if self.gravity else self.rows * self.columns
+
+    @property
+    def max_positions(self) -> int:
+        """A bound: each cell has three states; with gravity, a column of h pieces has 2^h."""
+        return int((2 ** (self.rows + 1) - 1) ** self.columns if self.gravity else 3 ** (self.rows * self.columns))
 
     @functools.cached_property
     def lines(self) -> tuple[int, ...]:
@@ -126,6 +171,10 @@ class ConnectRules(Rules):
         ]
         return "\n".join("".join(marks[y * self.columns : (y + 1) * self.columns]) for y in range(self.rows))
 
+    def format_action(self, action: int) -> str:
+        row, column = divmod(action, self.columns)
+        return f"column {column + 1}" if self.gravity else f"row {row + 1}, column {column + 1}"
+
 
 @dataclass(frozen=True)
 class NimRules(Rules):
@@ -145,6 +194,11 @@ class NimRules(Rules):
         """A: heaps times the size of the largest."""
         return len(self.heaps) * max(self.heaps)
 
+    @property
+    def max_positions(self) -> int:
+        """The product of the numbers of sizes of each heap."""
+        return math.prod(size + 1 for size in self.heaps)
+
     def start(self) -> Position:
         return self.heaps
 
@@ -163,6 +217,10 @@ class NimRules(Rules):
 
     def format(self, position: Position, player: int) -> str:
         return "\n".join(f"{heap}: {'|' * size}" for heap, size in enumerate(position))
+
+    def format_action(self, action: int) -> str:
+        heap, k = divmod(action, max(self.heaps))
+        return f"take {k + 1} of heap {heap}"
 
 
 # ---------------------------------------------------------------------- the environment
@@ -222,8 +280,12 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
     def _observe(self) -> dict[str, Any]:
         return _observe_position(self.rules, self.position, self.player, self._over)
 
+    def format(self) -> str:
+        """Return the board as text."""
+        return self.rules.format(self.position, self.player)
+
     def render(self) -> Any:
-        return self.rules.format(self.position, self.player) if self.render_mode == "ansi" else None
+        return self.format() if self.render_mode == "ansi" else None
 
 
 def _observe_position(rules: Rules, position: Position, player: int, is_over: bool = False) -> dict[str, Any]:
@@ -248,6 +310,19 @@ def nim(heaps: Position = (1, 2, 3), **options: Any) -> BoardGame:
     return BoardGame(NimRules(tuple(heaps)), **options)
 
 
+GAMES: dict[str, Callable[..., BoardGame]] = {
+    "reverie/TicTacToe-v0": tic_tac_toe, "reverie/ConnectFour-v0": connect_four, "reverie/Nim-v0": nim,
+}  # fmt: skip
+"""The games by their ids in Gymnasium."""
+
+
+def has_solution(env_id: str, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an environment is a game whose exact solution is known."""
+    with contextlib.suppress(TypeError, EnvError):  # for wrong arguments
+        return env_id in GAMES and GAMES[env_id](**kwargs).rules.is_solved
+    return False
+
+
 # ---------------------------------------------------------------------- exact play
 
 
@@ -261,6 +336,7 @@ class Solution(NamedTuple):
     """Whether some legal action does not."""
 
 
+@functools.lru_cache(2)
 def solve(rules: Rules) -> dict[Position, Solution]:
     """Return the solutions of all positions that can be reached and are not over."""
     solutions: dict[Position, Solution] = {}
@@ -280,31 +356,10 @@ def solve(rules: Rules) -> dict[Position, Solution]:
     return solutions
 
 
-ChooseFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""Chooses legal actions ``[N]`` for observations ``[N, ...]``."""
-
-
 def _stack_observations(rules: Rules, positions: list[Position], player: int) -> dict[str, np.ndarray]:
     """Return the observations ``[N, ...]`` of positions."""
     rows = [_observe_position(rules, position, player) for position in positions]
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-
-
-def measure_strength(rules: Rules, choose: ChooseFn, games: int = 200, seed: int = 0) -> dict[str, float]:
-    """Return how well ``choose`` plays, with perfect play as the measure.
-
-    ``optimal_moves`` and ``optimal_moves_hard`` are the shares of positions, and of those in which some legal action is
-    not optimal, in which its action is optimal. ``lost_to_perfect`` is the share of ``games`` that it loses to a player
-    who takes random optimal actions, half of them as the first player.
-    """
-    solutions = solve(rules)
-    positions = list(solutions)
-    actions = choose(_stack_observations(rules, positions, 0)).tolist()
-    right = np.array([a in solutions[p].optimal for p, a in zip(positions, actions, strict=True)])
-    hard = np.array([solutions[p].is_hard for p in positions])
-    lost = _play_perfect(rules, solutions, choose, games, np.random.default_rng(seed)) < 0
-    shares = {"optimal_moves": right, "optimal_moves_hard": right[hard], "lost_to_perfect": lost}
-    return {name: float(share.mean()) for name, share in shares.items() if len(share)}
 
 
 def _play_perfect(

@@ -13,6 +13,7 @@ from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.specs import MASK_KEY
+from reverie.envs.env_id import expand_env_id
 from reverie.envs.episode_info import parse_log_info
 from reverie.envs.wrapper_list import count_action_repeats, parse_wrapper
 
@@ -110,6 +111,7 @@ class EnvConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "id", expand_env_id(self.id))
         if self.full_view and self.map_view:
             raise ConfigError("env.full_view = True, env.map_view = True: set at most one of them.")
         if self.pool_frames > self.action_repeat:

@@ -18,7 +18,7 @@ from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.masks import has_choices, mask_in
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, has_players, without_mask
 from reverie.envs.config import Env, EnvConfig, MakeEnv
 from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.interventions import POLICY, ExecutedActionReader
@@ -27,6 +27,7 @@ from reverie.envs.make import ChangedError, NoEnvironmentError, format_make_erro
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
+from reverie.envs.turns import AlternatingTurns
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, count_frames, wrapper_stack
 
 ObsBuffers = Mapping[str, np.ndarray]
@@ -98,6 +99,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.executed_action: np.ndarray = np.zeros(self._action.spec.width, np.float32)
         """The flat action ``[A]`` that was executed in the latest step whose ``Outcome.actor`` is not ``POLICY``."""
         self._codec, spec = self._observations(config)
+        self.env = AlternatingTurns(self.env) if has_players(spec) else self.env
         self._options = ImageOptions(spec, config.resize, config.grayscale, config.max_image_size)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec

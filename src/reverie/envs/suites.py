@@ -30,6 +30,8 @@ JAX_SUITES = ("gymnax/", "craftax/", "navix/", "jumanji/", "brax/", "playground/
 """Beginnings of the ids of environments in JAX (``envs/jax_suites.py``); the package is called the same."""
 RANDOM_START = "random_start"
 """Argument in ``env.kwargs`` of environments in JAX: begin the first episodes of training at random ages."""
+TRAINING_KWARGS: dict[str, tuple[str, ...]] = {RANDOM_START: JAX_SUITES, "opening_moves": ("reverie/", "pettingzoo/")}
+"""Arguments in ``env.kwargs`` that evaluations omit, and the beginnings of the ids of their environments."""
 EGL_PLATFORM_DEVICE = 0x313F
 
 

@@ -5,6 +5,7 @@ The reward of a row belongs to the player who moved before it: ``core/specs.py: 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,28 @@ from gymnasium import spaces
 
 from reverie.core.errors import EnvError
 from reverie.core.imports import import_module_of
+from reverie.core.logger import logger
 from reverie.core.specs import MASK_KEY, PLAYER_KEY
 from reverie.envs.adapters import Adapter, GymEnv, SingleAgentEnv
 from reverie.envs.wrappers import Reset, Stepped
 
 MAX_VECTOR_CELLS = 64
 """Boards with up to this many cells are vectors instead of images."""
+HIDDEN_INFORMATION = ("gin_rummy", "hanabi", "leduc_holdem", "rps", "texas_holdem")
+"""Beginnings of the names of PettingZoo's games in which players do not see the whole state."""
 
 
 def pettingzoo_env(name: str, agent: int | str = 0, **kwargs: Any) -> GymEnv:
     """Return one ``agent`` of a PettingZoo environment; with ``agent`` "all", a game of which all moves are chosen."""
     return TurnBasedGame(name, **kwargs) if agent == "all" else SingleAgentEnv(name, agent=int(agent), **kwargs)
+
+
+@functools.cache
+def _warn_hidden_information(name: str) -> None:
+    if name.rpartition(".")[2].startswith(HIDDEN_INFORMATION):
+        logger.warning(
+            f"'pettingzoo/{name}' hides a part of its state from players, but searches assume that they see it"
+        )
 
 
 def play_opening(env: Any, moves: int) -> None:
@@ -43,6 +55,7 @@ class TurnBasedGame(Adapter):
     def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
         """``opening_moves``: each game begins after up to this many random moves, which are in no row."""
         module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
+        _warn_hidden_information(name)
         self.render_mode: str | None = render_mode
         self.opening_moves: int = opening_moves
         self._world = module.env(render_mode=render_mode, **kwargs)
@@ -106,6 +119,16 @@ class TurnBasedGame(Adapter):
         mask = np.ones_like(obs[MASK_KEY]) if self.is_over() else obs[MASK_KEY]
         board = np.ravel(obs["observation"]) if self._is_flat else obs["observation"]
         return {"observation": board, MASK_KEY: mask, PLAYER_KEY: player}
+
+    def format(self) -> str:
+        """Return the board as text, if the first two planes are the pieces of both players; else all numbers."""
+        mover = self._world.agent_selection
+        board = np.asarray(self._world.observe(mover)["observation"])
+        if board.ndim != 3:
+            return str(board)
+        marks = "XO" if mover == self._players[0] else "OX"
+        cells = np.select([board[..., 0] > 0, board[..., 1] > 0], [*marks], ".")
+        return "\n".join("".join(row) for row in cells)
 
     def _render_image(self) -> Any:
         return self._world.render()

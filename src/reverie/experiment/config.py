@@ -18,7 +18,7 @@ from reverie.core.types import Window
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.data_path import split_paths
 from reverie.envs.config import EnvConfig
-from reverie.envs.suites import JAX_SUITES, RANDOM_START
+from reverie.envs.suites import TRAINING_KWARGS
 from reverie.replay.config import Experience, HumanConfig, Mixed, ReplayConfig
 from reverie.run.config import Schedule, ScoreMetric, parse_callback, parse_period
 
@@ -123,7 +123,8 @@ class ExperimentConfig(Config):
     score_metric: str = "eval/score"
     """Evaluation metric that selects the best checkpoint: eval/score, the mean return, eval/success_rate, a metric of
     `env.log_info`, a loss on held-out data, or goal/recall; `NAME:min` if the lowest value is best. stop_score,
-    patience and a search use it too. OGBench's default is eval/success_rate."""
+    patience and a search use it too. OGBench's default is eval/success_rate, that of games of two players with a known
+    solution eval/optimal_moves_hard."""
     stop_score: float | None = None
     """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
     episodes. None: never stop at a score."""
@@ -279,8 +280,9 @@ class ExperimentConfig(Config):
     def eval_env_config(self) -> EnvConfig:
         """Settings of the evaluation environments: as in training, but whole games, true rewards, and ``eval_env``."""
         changes: dict[str, Any] = {"terminal_on_life_loss": False, "clip_reward": "none"}
-        if RANDOM_START in self.env.kwargs and self.env.id.startswith(JAX_SUITES):
-            changes["kwargs"] = {name: value for name, value in self.env.kwargs.items() if name != RANDOM_START}
+        omitted = {name for name, prefixes in TRAINING_KWARGS.items() if self.env.id.startswith(prefixes)}
+        if omitted & {*self.env.kwargs}:
+            changes["kwargs"] = {name: value for name, value in self.env.kwargs.items() if name not in omitted}
         return self.env.merge(changes).merge(self.eval_env_overrides, "eval_env")
 
     def exploration_step(self, step: int) -> int:

@@ -11,6 +11,7 @@ from reverie.core.logger import logger
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
+from reverie.envs.board_games import has_solution
 from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly
 from reverie.envs.suites import has_goal_tasks
@@ -31,15 +32,20 @@ def resolve_with_data(request: Request) -> ExperimentConfig:
 
 
 def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request``, checked, with the dataset's environment and its metric.
+    """Return the merged settings ``config`` of ``request``, checked, with the dataset's environment, and its metric.
 
     ``flags``: paths of settings that flags set, besides the overrides.
     """
     config = with_dataset_env(check_request(config, request, flags), request.env, request.run)
     is_default = config.score_metric == ExperimentConfig.score_metric
     is_default = is_default and "score_metric" not in request.setting_names | {*flags}
-    by_success = is_default and config.eval_episodes > 0 and has_goal_tasks(config.eval_env_config.id)
-    return config.merge({"score_metric": "eval/success_rate"}) if by_success else config
+    env = config.eval_env_config
+    if is_default and config.eval_episodes and has_goal_tasks(env.id):
+        return config.merge({"score_metric": "eval/success_rate"})
+    is_changed = env.frame_stack > 1 or bool(env.wrappers)
+    if is_default and config.eval_episodes and not is_changed and has_solution(env.id, env.kwargs):
+        return config.merge({"score_metric": "eval/optimal_moves_hard"})
+    return config
 
 
 def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: Path | None = None) -> ExperimentConfig:

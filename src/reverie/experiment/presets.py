@@ -6,6 +6,7 @@ import re
 
 from reverie.algos.table import algorithms
 from reverie.core.errors import ConfigError
+from reverie.envs.env_id import expand_env_id
 from reverie.experiment import model_based_presets, model_free_presets, offline_presets
 from reverie.experiment.preset import Settings
 
@@ -63,6 +64,7 @@ def preset_advice(name: str) -> str:
 
 def preset_name(algorithm: str, env: str) -> str | None:
     """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
-    key = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", which Gymnasium accepts, also has the prefix
+    env_id = expand_env_id(env).rpartition(":")[2]
+    key = f"{algorithm}: {env_id}-"  # "CartPole", which Gymnasium accepts, also has the prefix
     default = algorithm if algorithm in TABLE else None
     return next((name for start, name in SUITES.items() if key.startswith(start)), default)

@@ -29,7 +29,7 @@ from reverie.core.protocols import (
     ScheduledPolicy,
 )
 from reverie.core.signing import is_mine, sign
-from reverie.core.specs import MASK_KEY, ActionSpec
+from reverie.core.specs import MASK_KEY, ActionSpec, has_players
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
 from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
@@ -86,7 +86,7 @@ class EnvCollector:
         self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised instead
         self.state: Any = initial_state(policy, env.num_envs)
-        self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
+        self.counter: EpisodeCounter = EpisodeCounter(env.num_envs, has_players(env.obs_spec))
         self.finished: list[Episodes] = []
         self.unlogged_episodes: list[Episodes] = []
         self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)

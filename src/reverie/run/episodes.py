@@ -88,7 +88,9 @@ def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
 class EpisodeCounter:
     """Sums the rewards and decisions of N running episodes."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, two_players: bool = False) -> None:
+        """``two_players``: whether the rows are those of a game, see ``core/specs.py: has_players``."""
+        self._two_players = two_players
         self.totals: np.ndarray = np.zeros((2, num_envs))
         """Scores and lengths of the running episodes, ``[2, N]`` float64."""
         self._gains: np.ndarray = np.ones((2, num_envs))  # of the newest rows
@@ -99,8 +101,9 @@ class EpisodeCounter:
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
         ``rewards``: ``exact_rewards`` of the rows. With two players, the score is the first player's.
         """
-        player = step.obs.get(PLAYER_KEY)
-        self._gains[0] = rewards if player is None else rewards * mover_sign(player.numpy(force=True))
+        if self._two_players:
+            rewards = rewards * mover_sign(step.obs[PLAYER_KEY].numpy(force=True))
+        self._gains[0] = rewards
         self.totals += self._gains
         if count_set(step.is_first):
             self.totals[:, step.is_first.numpy(force=True)] = 0.0

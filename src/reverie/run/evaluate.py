@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 from reverie.core.errors import count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import DeviceEnv, Env, Policy
+from reverie.core.specs import has_players
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
 from reverie.run.collect import initial_state, take_turn
 from reverie.run.episodes import EpisodeCounter, info_columns, means_of_columns, read_exact_rewards
 from reverie.run.folder import RunFolder, read_final_result
+from reverie.run.match import measure_strength, to_results, with_opponent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,8 @@ class Evaluation:
     """Share of steps in which a person took over from the policy."""
     most_steps: int | None = None
     """Steps after which episodes were cut off; None if none was."""
+    strength: Mapping[str, float] = field(default_factory=dict)
+    """With two players and a known solution of the game: how well the policy plays, see ``run/match.py``."""
 
     @property
     def score(self) -> float:
@@ -89,7 +93,7 @@ class Evaluation:
             "eval/episodes": float(len(self.scores)),
             "eval/cut_off": float(self.cut_off),
             **({"eval/intervention_rate": self.intervention_rate} if self.intervention_rate else {}),
-            **{f"eval/{name}": value for name, value in self.info_means().items()},
+            **{f"eval/{name}": value for name, value in {**self.info_means(), **self.strength}.items()},
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,6 +109,7 @@ class Evaluation:
             **success,
             **({"intervention_rate": self.intervention_rate} if self.intervention_rate else {}),
             **cut,
+            **({"strength": {**self.strength}} if self.strength else {}),
             **per_episode,
         }
 
@@ -131,13 +136,13 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
     if data is None:
         return None
     mode: Mode = "eval" if data["deterministic"] else "explore"
-    cut = {name: data[name] for name in ("cut_off", "most_steps", "intervention_rate") if name in data}
+    cut = {name: data[name] for name in ("cut_off", "most_steps", "intervention_rate", "strength") if name in data}
     return Evaluation(scores=data["scores"], lengths=data["lengths"], mode=mode, info=data.get("info", []), **cut)
 
 
 def evaluate(
     env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: FrameFn | None = None, *,
-    seed: int | None = None, env_steps: int = 0, most_steps: int | None = None,
+    seed: int | None = None, env_steps: int = 0, most_steps: int | None = None, opponent: Policy[Any] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
@@ -146,14 +151,18 @@ def evaluate(
     if all frames have the same size. Exploration schedules continue from ``env_steps``; they matter only in mode
     ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
     None: never.
+
+    In games of two players, ``policy`` plays against ``opponent``, half of the games in each seat; None: against random
+    moves, and its strength is measured, if the solution of the game is known.
     """
     num_takeovers: Any = 0
     num_turns = 0
     max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
+    player, policy = policy, with_opponent(env, policy, opponent, quota, seed or 0)
     played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
-    step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
+    step, counter = env.reset(seed), EpisodeCounter(env.num_envs, has_players(env.obs_spec))
     state, cut = initial_state(policy, env.num_envs, env_steps), set[tuple[int, int]]()  # environment, episode
 
     def finish(numbers: Iterable[int]) -> None:
@@ -181,7 +190,7 @@ def evaluate(
     num_steps = num_turns * env.num_envs - sum(map(len, played)) + count_set(step.is_last)
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
-    return Evaluation(
+    evaluation = Evaluation(
         scores=[score for score, _, _ in chosen],
         lengths=[length for _, length, _ in chosen],
         mode=mode,
@@ -191,6 +200,10 @@ def evaluate(
         cut_off=cut_off,
         most_steps=max_steps if cut_off else None,
     )
+    if policy is player:
+        return evaluation
+    strength = measure_strength(env, player) if opponent is None and mode == "eval" else {}
+    return replace(evaluation, strength=strength, **to_results(evaluation.scores, evaluation.info))
 
 
 def warn_takeovers(count: int) -> None:
