@@ -31,7 +31,8 @@ from reverie.run.episodes import EpisodeCounter
 from reverie.store.store import ReplayStore
 
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu", "env.num": 4,
-         "env.vectorization": "native"}  # fmt: skip
+         "env.vectorization": "native", "schedule.log_every": "1h"}  # fmt: skip
+"""What is not logged yet is compared, so that the clock must log nothing."""
 SMALL = QUIET | {"learning_starts": 24, "random_steps": 16, "train_freq": 8, "replay_ratio": 0.5,
                  "algo.batch_size": 8, "algo.networks.units": (16,)}  # fmt: skip
 RESUMED = SMALL | {"train_freq": 1}  # the end of a run is the end of a period of updates
