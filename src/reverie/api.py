@@ -21,6 +21,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_pytorch_settings, preserve_rng_state
+from reverie.core.specs import has_players
 from reverie.datasets.data_path import DataLike
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import join_learners, learner_share, log_rules, member_changes, scaled_hyperparameters
@@ -420,10 +421,12 @@ def check_env(
     if (spec := report.action_spec) is None:
         return report
     on_device = "device" in report.measurements
-    report = dataclasses.replace(report, algorithms=compatible_algorithms(spec, on_device))
+    is_game = has_players(report.obs_spec)
+    report = dataclasses.replace(report, algorithms=compatible_algorithms(spec, on_device, is_game))
     images = any(part.kind == "image" for part in report.obs_spec.values())
-    if on_device and algorithm is None:
-        return dataclasses.replace(report, starts=suggest_starts([resolve_settings("ppo")]) if report.ok else ())
+    if (on_device or is_game) and algorithm is None:
+        start = resolve_settings("muzero" if is_game else "ppo")
+        return dataclasses.replace(report, starts=suggest_starts([start]) if report.ok else ())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in VECTOR_ALGORITHMS if name in report.algorithms["online"]), DEFAULT_ALGORITHM)
         settings = resolve_settings(name)

@@ -270,7 +270,9 @@ def test_boards_of_planes_are_text(monkeypatch):
 
 
 def test_the_player_is_no_input_of_networks(tmp_path):
-    assert reverie.check_env("reverie/TicTacToe-v0").obs_spec[PLAYER_KEY].kind == "player"
+    report = reverie.check_env("reverie/TicTacToe-v0", steps=20)
+    assert report.obs_spec[PLAYER_KEY].kind == "player"
+    assert (report.algorithms["online"], [start.algorithm for start in report.starts]) == (("muzero",), ["muzero"])
     reverie.train(
         "muzero", env="reverie/Nim-v0", run=tmp_path / "run", steps=80, learning_starts=40, eval_episodes=0,
         replay_ratio=0.1, **{"env.num": 4, "algo.num_simulations": 2, "algo.batch_size": 4},

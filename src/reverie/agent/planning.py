@@ -116,7 +116,8 @@ def plan(player: Player, obs: Any, goal: Any = None, state: AgentState | None = 
         raise ConfigError(f"goal: {player.config.algo.algorithm} does not plan to goals. Train lewm.")
     if isinstance(algo, MuZero):
         result, z, path = _search(player, algo, obs, None, state, action_mask)
-        flat = one_hot(torch.tensor([[action for action, _ in path]]), z.new_zeros(1, len(path), algo.objective.width))
+        index = torch.tensor([[action for action, _ in path]], device=z.device)
+        flat = one_hot(index, z.new_zeros(1, len(path), algo.objective.width))
         values = z.new_tensor([[value for _, value in path]])
         return Plan(result.variation, _predict(algo, z, flat), values=values)
     if isinstance(algo, TDMPC2) and algo.cfg.use_planning:
@@ -140,7 +141,7 @@ def _to_actions(player: Player, flat: Tensor, single: bool) -> list[Any]:
 def _predict(algo: TDMPC2 | MuZero, z: Tensor, actions: Tensor) -> Tensor:
     """Return the latents ``[N, H, L]`` after each of the actions ``[N, H, A]``."""
     latents = []
-    for action in actions.to(z.device).unbind(1):
+    for action in actions.unbind(1):
         z = algo.objective.step(z, action)[1]
         latents.append(z)
     return torch.stack(latents, 1)

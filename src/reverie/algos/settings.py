@@ -152,15 +152,16 @@ def init_context(seed: int) -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def compatible_algorithms(spec: ActionSpec, on_device: bool = False) -> dict[str, tuple[str, ...]]:
+def compatible_algorithms(spec: ActionSpec, on_device: bool = False, games: bool = False) -> dict[str, tuple[str, ...]]:
     """Return the algorithms for such actions: ``online``, and ``offline`` for those meant for recorded data.
 
-    ``on_device``: those for environments on a device.
+    ``on_device``: those for environments on a device. ``games``: those for games of two players.
     """
     kind, fit = action_kind(spec), dict[str, tuple[str, ...]](online=(), offline=())
     for name in sorted(algorithms()):
         with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
             config: Any = algorithm_config(name)
-            if kind in config.action_kinds and not (on_device and getattr(config, "from_actors", False)):
+            is_excluded = (on_device and getattr(config, "from_actors", False)) or games > config.plays_both_sides
+            if kind in config.action_kinds and not is_excluded:
                 fit["offline" if config.needs_data else "online"] += (name,)
     return fit

@@ -53,9 +53,8 @@ class ObsPart:
     Five kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
     has ``float32`` numbers of any shape. A ``categorical`` has ``int64`` class indices of any shape, with ``classes``
     giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask`` ``[A]`` of
-    ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous; it
-    restricts the action distributions. A ``player`` is the class index of the player to move, who sees the row, see
-    :func:`mover_sign`. Both are no network inputs.
+    ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous. A
+    ``player`` is the class index of the player to move, see :func:`mover_sign`. Both are no network inputs.
     """
 
     kind: ObsKind

@@ -19,6 +19,7 @@ REASONS = {
     "docs/results.md with continuous actions, for five to fourteen times the processor time",
     "dqn": "thorough: reuses each row; a higher score than ppo after the same env steps in 3 of 4 tasks of "
     "docs/results.md with discrete actions, for three to eleven times the processor time",
+    "muzero": "plays both sides of games of two players (docs/planning.md)",
     "dreamer_v3": "thorough: learns a world model, for expensive env steps, images and memory (docs/world_models.md)",
 }
 """Why an algorithm is one to start with."""
