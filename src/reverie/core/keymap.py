@@ -92,7 +92,7 @@ def _normalize(keys: Any) -> Keys:
     if isinstance(keys, str) and keys in ARROWS:
         parts = [keys]
     names = [chr(key) if isinstance(key, int) else str(key) for key in parts]
-    return frozenset(name.lower() if len(name) == 1 else name for name in names)
+    return frozenset("Space" if name == " " else name.lower() if len(name) == 1 else name for name in names)
 
 
 def _read_action(space: Space, action: Any) -> Any:
