@@ -114,12 +114,12 @@ def test_a_person_takes_over_marks_a_success_and_gives_back_by_keys_alone(tmp_pa
         page.keyboard.down("ArrowLeft")
         takes(page, 3)
         expect(page.locator("#hands output")).to_have_text("-2")
+        expect(page.locator("#ribbon")).to_have_attribute("aria-label", re.compile("A person took [1-9]"))
         page.keyboard.press("s")
         says(page, "The episode ends here")
         page.keyboard.up("ArrowLeft")
         page.keyboard.press("Escape")
         says(page, "The policy acts")
-        expect(page.locator("#ribbon")).to_have_attribute("aria-label", re.compile("A person took [1-9]"))
         rows = end()
         says(page, "The policy acts|closed")
     acted = rows["is_intervention"]

@@ -21,7 +21,7 @@ from reverie.core.keymap import KeyMap, find_keymap
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.spaces import Space, column, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY
+from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.types import ExecutedActions, State, Step
 
 LEASE_SECONDS = 0.5
@@ -52,7 +52,9 @@ class PageChannel:
         ``lease``: see ``LEASE_SECONDS``. ``clock``: returns seconds.
         """
         self.hz: float | None = hz
-        self.success_reward, self.lease, self.clock = success_reward, lease, clock or wall_clock.monotonic
+        self.success_reward: float = success_reward
+        self.lease: float = lease
+        self.clock: Callable[[], float] = clock or wall_clock.monotonic
         self._changed = threading.Condition()  # its lock guards everything below
         self._pages: dict[int, Callable[[], None]] = {}  # by number, what wakes each
         self._count = self._number = 0  # of pages so far; of the newest picture
@@ -81,11 +83,12 @@ class PageChannel:
 
         self._env, self._stop = env, stop
         space, metadata = read("action_space"), read("metadata") or {}
-        self.spec, self._codec = env.action_spec, ActionCodec(space)
+        self.spec: ActionSpec = env.action_spec
+        self._codec = ActionCodec(space)
         declared = {name: read(name) for name in ("get_action_meanings", "get_keys_to_action")}
         self.names: list[str] = [str(name).lower() for name in declared["get_action_meanings"] or ()]
         methods = {name: partial(copy, value) for name, value in declared.items() if value}
-        self.keymap: KeyMap = find_page_keymap(space, SimpleNamespace(metadata=metadata, **methods))
+        self.keymap: KeyMap = _find_keymap(space, SimpleNamespace(metadata=metadata, **methods))
         self._idle = None if self.keymap.idle is None else self.flatten(self.keymap.idle)
         if self.hz is None:
             fps = float(metadata.get("render_fps") or 0.0) / env.frames_per_action
@@ -123,8 +126,8 @@ class PageChannel:
             row |= {"episode": row["episode"] + 1, "row": 0, "reward": 0.0, "score": 0.0}
         else:
             row |= {"row": row["row"] + 1, "reward": reward, "score": row["score"] + reward}
-        now, mask = self.clock(), step.obs.get(MASK_KEY)
-        is_drawn = self._pages and (self._owner is not None or now >= self._drawn + 1 / WATCHED_HZ)
+        time, mask = self.clock(), step.obs.get(MASK_KEY)
+        is_drawn = self._pages and (self._owner is not None or time >= self._drawn + 1 / WATCHED_HZ)
         picture = self._env.render() if is_drawn else None
         with self._changed:
             self._is_over = bool(step.is_last[0])
@@ -133,12 +136,12 @@ class PageChannel:
                 vectors = {key: x[0].flatten().tolist() for key, x in step.obs.items()
                            if key != MASK_KEY and x[0].numel() <= MAX_SHOWN_NUMBERS}  # fmt: skip
                 self._shown, self._picture = row | {"numbers": vectors}, None if picture is None else picture.copy()
-                self._number, self._drawn = self._number + 1, now
+                self._number, self._drawn = self._number + 1, time
                 self._wake()
 
     def _wait_for_action(self) -> np.ndarray | None:
         while not self._stop():
-            now = self._end_lease()
+            time = self._end_lease()
             if self._is_paused:
                 self.wait(SLICE_SECONDS)
                 continue
@@ -147,9 +150,9 @@ class PageChannel:
             assert self.hz is not None
             period = 1 / self.hz if self.hz else 0.0
             early = period / 2 if self._tapped is not None else 0.0  # an input wakes the loop
-            flat, seconds = self._find_input(), self._due - early - now
+            flat, seconds = self._find_input(), self._due - early - time
             if (not self.hz or seconds <= 0) and (self._is_over or flat is not None or self._mark is not None):
-                self._due = (self._due if now < self._due + period else now) + period
+                self._due = (self._due if time < self._due + period else time) + period
                 if self._is_over:
                     return None
                 self._tapped = None
@@ -196,8 +199,8 @@ class PageChannel:
             self._is_paused &= bool(self._pages)
             self._changed.notify_all()
 
-    def describe(self, page: int, seen: int) -> tuple[dict[str, Any], np.ndarray | None]:
-        """Return what ``page`` shows; and the newest picture, unless it has ``seen`` it or there is none."""
+    def describe(self, page: int, number: int) -> tuple[dict[str, Any], np.ndarray | None]:
+        """Return what ``page`` shows; and the newest picture if there is one, and ``number`` is that of an older one."""
         with self._changed:
             self._end_lease()
             owner = "" if self._owner is None else "you" if self._owner == page else "other"
@@ -206,7 +209,7 @@ class PageChannel:
                 "number": self._number, "owner": owner, "paused": self._is_paused, "hz": self.hz,
                 "actors": "".join(self._actors), "legal": None if self._legal is None else self._legal.tolist(),
                 "action": None if flat is None else flat.tolist(),
-            }, self._picture if self._number > seen else None  # fmt: skip
+            }, self._picture if self._number > number else None  # fmt: skip
 
     def handle(self, page: int, text: str) -> dict[str, Any]:
         """Do what the message ``text`` of ``page`` asks. Return what was ``done``, or why it is ``refused``."""
@@ -231,10 +234,10 @@ class PageChannel:
             wake()
 
     def _end_lease(self) -> float:
-        now = self.clock()
-        if self._owner is not None and now >= self._lease_end:
+        time = self.clock()
+        if self._owner is not None and time >= self._lease_end:
             self._release(is_lost=True)
-        return now
+        return time
 
     def _release(self, *, is_lost: bool) -> None:
         self._owner = self._pressed = self._tapped = self._mark = None
@@ -309,7 +312,7 @@ class PageChannel:
     """What a page can ask for, by name."""
 
 
-def find_page_keymap(space: Space, env: Any) -> KeyMap:
+def _find_keymap(space: Space, env: Any) -> KeyMap:
     """Return the keys of ``env``, or default ones; none where neither exists: then only buttons and sliders act."""
     for source in (env, None):
         try:

@@ -43,7 +43,7 @@ async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> No
     try:
         await socket.send_text(json.dumps({"about": _describe_channel(channel, title)}))
         while count < MAX_MESSAGES and (text := (await socket.receive()).get("text")) is not None:
-            begin, count = (now, 0) if (now := wall_clock.monotonic()) >= begin + 1 else (begin, count + 1)
+            begin, count = (time, 0) if (time := wall_clock.monotonic()) >= begin + 1 else (begin, count + 1)
             await socket.send_text(json.dumps(channel.handle(page, text)))
         await socket.close(1008)
     except (WebSocketDisconnect, RuntimeError):  # it is closed already
@@ -55,12 +55,12 @@ async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> No
 
 async def _send_rows(channel: PageChannel, page: int, socket: WebSocket, changed: asyncio.Event) -> None:
     """Send the newest row whenever something has changed; what a slow page has no time for is left out."""
-    loop, seen = asyncio.get_running_loop(), -1
+    loop, number = asyncio.get_running_loop(), -1
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         while await changed.wait():
             changed.clear()
-            head, picture = channel.describe(page, seen)
-            seen = head["number"]
+            head, picture = channel.describe(page, number)
+            number = head["number"]
             pictures = [] if picture is None else [([0, 0], await loop.run_in_executor(None, _encode, picture))]
             await socket.send_bytes(pack_answer(head, pictures))
 
