@@ -200,7 +200,7 @@ class PageChannel:
             self._changed.notify_all()
 
     def describe(self, page: int, number: int) -> tuple[dict[str, Any], np.ndarray | None]:
-        """Return what ``page`` shows; and the newest picture if there is one, and ``number`` is that of an older one."""
+        """Return what ``page`` shows; and the newest picture, if it is newer than that of ``number``."""
         with self._changed:
             self._end_lease()
             owner = "" if self._owner is None else "you" if self._owner == page else "other"
@@ -219,6 +219,8 @@ class PageChannel:
                 message = json.loads(text)
                 if not isinstance(message, dict) or message.get("do") not in [*self.COMMANDS]:
                     raise RefusedError(f"expected an object with do = {', '.join(self.COMMANDS)}.")
+                if self._owner != page and (self._owner is not None or message["do"] in ("act", "give", "mark")):
+                    raise RefusedError("take over first." if self._owner is None else "another page acts.")
                 self.COMMANDS[name := message.pop("do")](self, page, **message)
             except (RefusedError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 return {"refused": str(error)}
@@ -239,29 +241,16 @@ class PageChannel:
             self._release(is_lost=True)
         return time
 
-    def _release(self, *, is_lost: bool) -> None:
+    def _release(self, *, is_lost: bool = False) -> None:
         self._owner = self._pressed = self._tapped = self._mark = None
         self._is_lost |= is_lost
         self._wake()
 
-    def _check_owner(self, page: int, *, is_free_enough: bool = False) -> None:
-        if self._owner is None and is_free_enough:
-            return
-        if self._owner != page:
-            raise RefusedError("another page acts." if self._owner is not None else "take over first.")
-
     def _take(self, page: int) -> None:
-        self._check_owner(page, is_free_enough=True)
-        if self._owner is None:
-            self._owner, self._due = page, self.clock()
-
-    def _give(self, page: int) -> None:
-        self._check_owner(page)
-        self._release(is_lost=False)
+        self._owner, self._due = page, self.clock()
 
     def _act(self, page: int, action: Any = None, keys: Any = None) -> None:
         """Hold a flat ``action`` or ``keys``, in the order in which they were pressed; without both, nothing."""
-        self._check_owner(page)
         flat = self._read_keys(keys) if action is None else self._read_flat(action)
         if flat is not None and not self._is_legal(flat):
             raise RefusedError("the action mask forbids this action.")
@@ -288,28 +277,25 @@ class PageChannel:
         return flat
 
     def _judge_episode(self, page: int, success: Any) -> None:
-        self._check_owner(page)
         if not isinstance(success, bool) or self._is_over:
             raise RefusedError("the episode is over." if self._is_over else "success: expected true or false.")
         self._mark = success
 
     def _pause(self, page: int, on: Any) -> None:
-        self._check_owner(page, is_free_enough=True)
         if not isinstance(on, bool):
             raise RefusedError("on: expected true or false.")
         self._is_paused, self._due = on, self.clock()
 
     def _set_pace(self, page: int, hz: Any) -> None:
-        self._check_owner(page, is_free_enough=True)
         if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 <= hz <= MAX_HZ:
             raise RefusedError(f"hz = {short_repr(hz)}: expected a number from 0 to {MAX_HZ:g}.")
         self.hz, self._due = float(hz), self.clock()
 
     COMMANDS: ClassVar[Mapping[str, Callable[..., None]]] = {
-        "take": _take, "give": _give, "act": _act, "mark": _judge_episode, "pause": _pause, "pace": _set_pace,
-        "ping": lambda self, page: None,
+        "take": _take, "give": lambda self, page: self._release(), "act": _act, "mark": _judge_episode,
+        "pause": _pause, "pace": _set_pace, "ping": lambda self, page: None,
     }  # fmt: skip
-    """What a page can ask for, by name."""
+    """What a page can ask for, by name. No page can while another acts; some only while it acts itself."""
 
 
 def _find_keymap(space: Space, env: Any) -> KeyMap:
