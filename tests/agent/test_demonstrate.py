@@ -186,6 +186,16 @@ class Declaring:
         return {(): 0, ("w",): 2, (ord("a"), ord("w")): 3, (ord(" "),): 1}
 
 
+class Both(Declaring):
+    """As in Atari, whose keys are characters, also of the action that does nothing."""
+
+    def get_keys_to_action(self):
+        return {(ord("e"),): 0, (ord(" "),): 1}
+
+    def get_action_meanings(self):
+        return ["NOOP", "FIRE"]
+
+
 class Named:
     metadata = {}  # noqa: RUF012
 
@@ -197,6 +207,7 @@ def test_default_keys():
     """Those of the environment; else arrows by the names of actions; else pairs for numbers."""
     keymap = find_keymap(None, spaces.Discrete(4), Declaring())
     assert [keymap.choose(frozenset(keys)) for keys in ("", "w", "wa", "x", ["Space"])] == [0, 2, 3, None, 1]
+    assert find_keymap(None, spaces.Discrete(2), Both()).idle == 0
     keymap = find_keymap(None, spaces.Discrete(4), Named())
     assert [keymap.choose(frozenset({key})) for key in ("ArrowUp", "ArrowLeft", "ArrowRight", "1")] == [2, 3, None, 1]
     assert keymap.idle == 0

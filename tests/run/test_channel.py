@@ -148,6 +148,15 @@ def test_rows_are_due_at_the_pace_and_an_input_wakes_the_run_by_half_a_row(play)
     assert [action[0] for action in actions[3:]] == [1.0, -0.5, -0.5, -0.5, -1.0, -1.0, -1.0]
 
 
+@pytest.mark.parametrize("size", [1, 9])
+def test_numbers_are_zero_without_a_key(size, play):
+    """Also where there are more numbers than keys."""
+    channel = Scripted()
+    turns = play(channel, lambda: Endless(spaces.Box(-2, 2, (size,))))
+    channel.ask(1, "take")
+    assert turns(2) == [[0.0] * size] * 2
+
+
 @pytest.mark.parametrize(("hz", "space"), [(0, None), (10.0, spaces.Discrete(2))])
 def test_a_row_waits_for_a_key_by_setting_or_if_no_action_is_idle(hz, space, play):
     script = [(2.0, 1, {"do": "act", **RIGHT}), (2.05, 1, {"do": "act"}), (4.0, 1, {"do": "act", **LEFT})]

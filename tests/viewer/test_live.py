@@ -10,8 +10,10 @@ import struct
 import threading
 import time
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 pytest.importorskip("uvicorn", reason="the extra viewer is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra viewer is not installed")
@@ -192,6 +194,48 @@ def test_an_environment_without_pictures_shows_its_numbers(tmp_path, visit):
         page.get_by_label("force 0").fill("0.5")
         page.wait_for_function("() => live.row.action?.join() === '0.5,0,0,0,1'")
         assert channel._pressed.tolist() == [0.5, 0, 0, 0, 1]
+
+
+class Keyed(gymnasium.Env):
+    """An environment that uses keys of the page, and forbids its last action."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(4)
+
+    def get_action_meanings(self):
+        return ["NOOP", "FIRE", "DOWN", "FLY"]
+
+    def get_keys_to_action(self):
+        return {(ord(" "),): 1, (ord("s"),): 2}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {"action_mask": np.int8([1, 1, 1, 0])}
+
+    def step(self, action):
+        assert action != 3
+        return np.zeros(1, np.float32), 0.0, False, False, {"action_mask": np.int8([1, 1, 1, 0])}
+
+
+def test_keys_of_the_environment_come_first_and_shift_gives_those_of_the_page(tmp_path, visit):
+    with learning(tmp_path, Keyed, "dqn") as (url, _, end):
+        page = visit(url)
+        page.keyboard.press("Space")
+        says(page, "You act")
+        expect(page.get_by_role("button", name=re.compile("^fly"))).to_be_disabled()
+        for key, name in (("Space", "fire"), ("s", "down")):
+            page.keyboard.down(key)
+            expect(page.get_by_role("button", name=re.compile(f"^{name}"))).to_have_class("on")
+            page.keyboard.up(key)
+            expect(page.get_by_role("button", name=re.compile("^noop"))).to_have_class("on")
+        expect(page.get_by_role("button", name="Success ⇧ S")).to_be_enabled()
+        page.keyboard.press("Shift+S")
+        says(page, "The episode ends here")
+        page.keyboard.press("Shift+Space")
+        says(page, "The policy acts")
+        rows = end()
+    assert rows["is_terminal"].sum() == 1
+    assert {0, 1, 2} == {*rows["action"][rows["is_intervention"]].argmax(-1).tolist()}
 
 
 # ---------------------------------------------------------------- the server, without a browser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import deque
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core import wall_clock
@@ -301,8 +303,7 @@ class PageChannel:
 def _find_keymap(space: Space, env: Any) -> KeyMap:
     """Return the keys of ``env``, or default ones; none where neither exists: then only buttons and sliders act."""
     for source in (env, None):
-        try:
+        with contextlib.suppress(ConfigError):
             return find_keymap(None, space, source)
-        except ConfigError:
-            continue
-    return KeyMap(space, {})
+    idle = np.clip(0, space.low, space.high).astype(space.dtype) if isinstance(space, spaces.Box) else None
+    return KeyMap(space, {}, idle)
