@@ -242,6 +242,8 @@ def test_keys_of_the_environment_come_first_and_shift_gives_those_of_the_page(tm
 
 
 class Talk:
+    row = None
+
     def __init__(self, url, path="ws", **options):
         self.origin = url.rpartition("/")[0].rpartition("/")[0]
         address = url.replace("http", "ws").replace("live.html", path)
@@ -257,11 +259,13 @@ class Talk:
         while True:
             self.read()
 
-    def read(self):
-        """Return the next answer; rows are left out."""
+    def read(self, rows=False):
+        """Return the next answer; or, with ``rows``, whatever comes next."""
         while isinstance(data := self.socket.recv(timeout=30), bytes):
             (length,) = struct.unpack_from("<I", data)
             self.row = json.loads(data[4 : 4 + length])
+            if rows:
+                return self.row
         return json.loads(data)
 
 
@@ -283,6 +287,23 @@ def test_only_pages_of_this_server_with_the_token_get_in(tmp_path):
         about = talk.read()["about"]
         assert (about["title"], about["width"]) == ("sac on Pendulum-v1", 1)
         assert {"keys": ["ArrowLeft"], "action": [-1.0]} in about["keys"]
+
+
+def test_a_page_that_draws_slowly_leaves_rows_out(tmp_path):
+    """Rows do not wait for it: it receives the newest one after each that it has drawn."""
+    with learning(tmp_path) as (url, channel, _):
+        talk, numbers = Talk(url), []
+        for _ in range(3):
+            while talk.row is None:
+                talk.read(rows=True)
+            numbers.append(talk.row["number"])
+            while channel._number < numbers[-1] + 5:
+                time.sleep(0.01)
+            talk("ping")
+            assert talk.row["number"] == numbers[-1]
+            talk.row = None
+            talk.socket.send("drawn")
+    assert (np.diff(numbers) >= 5).all()
 
 
 @pytest.mark.parametrize("flood", [["x" * 2**17], ["{}"] * 1000, [b"{}"]])

@@ -21,6 +21,8 @@ from reverie.viewer.server import make_app, pack_answer
 
 MAX_SIDE, MAX_MESSAGES = 384, 200
 """Pixels of the longer side of a picture; messages of a page in a second, after which it is closed. At most."""
+DRAWN = "drawn"
+"""The message of a page that has drawn the newest row, and can take another."""
 
 
 def live_app(channel: PageChannel, title: str, token: str) -> Starlette:
@@ -37,14 +39,18 @@ async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> No
         with contextlib.suppress(RuntimeError):  # the server has ended
             loop.call_soon_threadsafe(changed.set)
 
-    page = channel.join(wake)
-    sender = asyncio.create_task(_send_rows(channel, page, socket, changed))
+    page, drawn = channel.join(wake), asyncio.Event()
+    drawn.set()
+    sender = asyncio.create_task(_send_rows(channel, page, socket, changed, drawn))
     begin, count = wall_clock.monotonic(), 0
     try:
         await socket.send_text(json.dumps({"about": _describe_channel(channel, title)}))
         while count < MAX_MESSAGES and (text := (await socket.receive()).get("text")) is not None:
             begin, count = (time, 0) if (time := wall_clock.monotonic()) >= begin + 1 else (begin, count + 1)
-            await socket.send_text(json.dumps(channel.handle(page, text)))
+            if text == DRAWN:
+                drawn.set()
+            else:
+                await socket.send_text(json.dumps(channel.handle(page, text)))
         await socket.close(1008)
     except (WebSocketDisconnect, RuntimeError):  # it is closed already
         pass
@@ -53,11 +59,14 @@ async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> No
         sender.cancel()
 
 
-async def _send_rows(channel: PageChannel, page: int, socket: WebSocket, changed: asyncio.Event) -> None:
-    """Send the newest row whenever something has changed; what a slow page has no time for is left out."""
+async def _send_rows(
+    channel: PageChannel, page: int, socket: WebSocket, changed: asyncio.Event, drawn: asyncio.Event
+) -> None:
+    """Send the newest row whenever something has changed, and the one before is drawn: a slow page leaves rows out."""
     loop, number = asyncio.get_running_loop(), -1
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-        while await changed.wait():
+        while await drawn.wait() and await changed.wait():
+            drawn.clear()
             changed.clear()
             head, picture = channel.describe(page, number)
             number = head["number"]

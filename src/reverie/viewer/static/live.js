@@ -128,7 +128,7 @@ class Live {
     this.saying = setTimeout(() => ((this.saying = 0), this.text !== text && this.say(this.text)), 1000);
   }
 
-  // Takes a new row, or another state of the run. What is slower than the run draws the newest row only.
+  // Takes a new row, or another state of the run; the next one comes after this is drawn.
   take(row) {
     const key = [row.owner, row.paused, row.closed, row.hz].join();
     if (key !== this.key) this.say(describe(row));
@@ -137,7 +137,10 @@ class Live {
     this.key = key;
     this.picture = row.pictures[0]?.blob ?? (row.number === this.row?.number || row.closed ? this.picture : null);
     this.row = row;
-    this.due ??= setTimeout(() => requestAnimationFrame(() => ((this.due = null), this.draw())), SLOW);
+    requestAnimationFrame(() => {
+      this.draw();
+      if (this.socket.readyState === WebSocket.OPEN) setTimeout(() => this.socket.send("drawn"), SLOW);
+    });
   }
 
   draw() {
