@@ -299,6 +299,20 @@ def test_a_marked_episode_ends_with_its_reward_and_another_begins():
     np.testing.assert_array_equal(rows["action"][0, [1, 4]], [[1, -1], [1, -1]])
 
 
+def test_a_mark_ends_the_wait_for_a_key():
+    """The policy takes the action that leads to the last row."""
+    channel = Scripted(hz=0.0, script=[(3.0, 1, {"do": "mark", "success": True})])
+    with collect(channel) as collector:
+        channel.ask(1, "take")
+        channel.script[:0] = alive(1, 3.0)
+        for _ in range(3):
+            collector.collect()
+        rows = stored(collector)
+    assert channel.rows[0] == (3.0, None)
+    assert rows["is_terminal"][0].tolist() == [False, True, False]
+    assert "is_intervention" not in rows
+
+
 def test_a_checkpoint_behind_a_mark_has_it(tmp_path):
     channel = Scripted()
     with collect(channel, tmp_path / "a") as collector:

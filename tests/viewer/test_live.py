@@ -194,6 +194,10 @@ def test_an_environment_without_pictures_shows_its_numbers(tmp_path, visit):
         page.get_by_label("force 0").fill("0.5")
         page.wait_for_function("() => live.row.action?.join() === '0.5,0,0,0,1'")
         assert channel._pressed.tolist() == [0.5, 0, 0, 0, 1]
+        page.evaluate("window.axes = [0, 0]; navigator.getGamepads = () => [{ axes, buttons: [] }]")
+        page.wait_for_function("() => live.hands.pad")
+        page.evaluate("window.axes = [0.05, -1]")
+        page.wait_for_function("() => live.row.action?.join() === '0,-1,0,0,1'")
 
 
 class Keyed(gymnasium.Env):

@@ -66,7 +66,7 @@ export class Hands {
     });
     this.numbers.forEach((number, i) => this.makeSlider(box, number, this.keysOf(number, i)));
     if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
-    if (this.numbers.length) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
+    if (this.numbers.some((number, i) => this.keysOf(number, i).length)) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
   }
 
   keysOf(number, i) {

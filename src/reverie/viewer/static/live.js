@@ -158,7 +158,7 @@ class Live {
     if (![...$("#pace").options].some(({ value }) => +value === row.hz)) $("#pace").add(new Option(`${short(row.hz)} rows/s`, row.hz));
     if (document.activeElement !== $("#pace")) $("#pace").value = row.hz;
     $("#hands").hidden = !mine;
-    if (mine) this.hands.follow(row);
+    if (mine) this.hands.follow(row), this.hands.readGamepad();
     this.drawRibbon(row.actors);
   }
 
