@@ -18,11 +18,11 @@ from torch import Tensor
 
 from reverie.core import wall_clock
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, EnvError, short_repr
+from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.keymap import KeyMap, find_keymap
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
-from reverie.core.spaces import Space, column, get_at_path, iter_leaves
+from reverie.core.spaces import column, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.types import ExecutedActions, State, Step
 
@@ -32,10 +32,6 @@ MAX_HZ, DEFAULT_HZ, WATCHED_HZ = 30.0, 10.0, 20.0
 """Rows a second: at most, where the environment declares none, and of those drawn while the policy acts."""
 MAX_KEYS, MAX_SHOWN_ROWS, MAX_SHOWN_NUMBERS, SLICE_SECONDS = 8, 300, 64, 0.1
 """Maximum number of keys in a message, of rows in the ribbon, and of numbers of an observation; longest single wait."""
-
-
-class RefusedError(Exception):
-    """A message asks for what is not allowed, and changes nothing."""
 
 
 class PageChannel:
@@ -90,7 +86,10 @@ class PageChannel:
         declared = {name: read(name) for name in ("get_action_meanings", "get_keys_to_action")}
         self.names: list[str] = [str(name).lower() for name in declared["get_action_meanings"] or ()]
         methods = {name: partial(copy, value) for name, value in declared.items() if value}
-        self.keymap: KeyMap = _find_keymap(space, SimpleNamespace(metadata=metadata, **methods))
+        idle = np.clip(0, space.low, space.high).astype(space.dtype) if isinstance(space, spaces.Box) else None
+        self.keymap: KeyMap = KeyMap(space, {}, idle)  # without keys, buttons and sliders act
+        with contextlib.suppress(ConfigError):
+            self.keymap = find_keymap(None, space, SimpleNamespace(metadata=metadata, **methods))
         self._idle = None if self.keymap.idle is None else self.flatten(self.keymap.idle)
         if self.hz is None:
             fps = float(metadata.get("render_fps") or 0.0) / env.frames_per_action
@@ -220,11 +219,11 @@ class PageChannel:
                 self._end_lease()
                 message = json.loads(text)
                 if not isinstance(message, dict) or message.get("do") not in [*self.COMMANDS]:
-                    raise RefusedError(f"expected an object with do = {', '.join(self.COMMANDS)}.")
+                    raise DataError(f"expected an object with do = {', '.join(self.COMMANDS)}.")
                 if self._owner != page and (self._owner is not None or message["do"] in ("act", "give", "mark")):
-                    raise RefusedError("take over first." if self._owner is None else "another page acts.")
+                    raise DataError("take over first." if self._owner is None else "another page acts.")
                 self.COMMANDS[name := message.pop("do")](self, page, **message)
-            except (RefusedError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+            except (DataError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 return {"refused": str(error)}
             if page == self._owner:
                 self._lease_end = self.clock() + self.lease
@@ -255,7 +254,7 @@ class PageChannel:
         """Hold a flat ``action`` or ``keys``, in the order in which they were pressed; without both, nothing."""
         flat = self._read_keys(keys) if action is None else self._read_flat(action)
         if flat is not None and not self._is_legal(flat):
-            raise RefusedError("the action mask forbids this action.")
+            raise DataError("the action mask forbids this action.")
         self._pressed = flat
         self._tapped = self._tapped if flat is None else flat
 
@@ -263,7 +262,7 @@ class PageChannel:
         if not keys:
             return None
         if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(isinstance(key, str) for key in keys):
-            raise RefusedError(f"keys = {short_repr(keys)}: expected up to {MAX_KEYS} names.")
+            raise DataError(f"keys = {short_repr(keys)}: expected up to {MAX_KEYS} names.")
         action = self.keymap.choose(frozenset(keys))
         action = self.keymap.choose(frozenset(keys[-1:])) if action is None else action
         return None if action is None else self.flatten(action)
@@ -271,26 +270,26 @@ class PageChannel:
     def _read_flat(self, action: Any) -> np.ndarray:
         flat = np.asarray(action)
         if flat.dtype.kind not in "if" or flat.shape != (self.spec.width,) or not (np.abs(flat) <= 1).all():
-            raise RefusedError(f"action = {short_repr(action)}: expected {self.spec.width} numbers in [-1, 1].")
+            raise DataError(f"action = {short_repr(action)}: expected {self.spec.width} numbers in [-1, 1].")
         flat = flat.astype(np.float32)
         for key, cut in self.spec.categorical_slices():
             if np.sort(flat[cut]).tolist() != [0.0] * (cut.stop - cut.start - 1) + [1.0]:
-                raise RefusedError(f"action '{key}' = {flat[cut].tolist()}: expected a 1 for one class, and zeros.")
+                raise DataError(f"action '{key}' = {flat[cut].tolist()}: expected a 1 for one class, and zeros.")
         return flat
 
     def _judge_episode(self, page: int, success: Any) -> None:
         if not isinstance(success, bool) or self._is_over:
-            raise RefusedError("the episode is over." if self._is_over else "success: expected true or false.")
+            raise DataError("the episode is over." if self._is_over else "success: expected true or false.")
         self._mark = success
 
     def _pause(self, page: int, on: Any) -> None:
         if not isinstance(on, bool):
-            raise RefusedError("on: expected true or false.")
+            raise DataError("on: expected true or false.")
         self._is_paused, self._due = on, self.clock()
 
     def _set_pace(self, page: int, hz: Any) -> None:
         if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 <= hz <= MAX_HZ:
-            raise RefusedError(f"hz = {short_repr(hz)}: expected a number from 0 to {MAX_HZ:g}.")
+            raise DataError(f"hz = {short_repr(hz)}: expected a number from 0 to {MAX_HZ:g}.")
         self.hz, self._due = float(hz), self.clock()
 
     COMMANDS: ClassVar[Mapping[str, Callable[..., None]]] = {
@@ -298,12 +297,3 @@ class PageChannel:
         "pause": _pause, "pace": _set_pace, "ping": lambda self, page: None,
     }  # fmt: skip
     """What a page can ask for, by name. No page can while another acts; some only while it acts itself."""
-
-
-def _find_keymap(space: Space, env: Any) -> KeyMap:
-    """Return the keys of ``env``, or default ones; none where neither exists: then only buttons and sliders act."""
-    for source in (env, None):
-        with contextlib.suppress(ConfigError):
-            return find_keymap(None, space, source)
-    idle = np.clip(0, space.low, space.high).astype(space.dtype) if isinstance(space, spaces.Box) else None
-    return KeyMap(space, {}, idle)
