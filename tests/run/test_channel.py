@@ -286,7 +286,9 @@ def test_a_marked_episode_ends_with_its_reward_and_another_begins():
             channel.ask(1, "act", action=[1.0, -1.0])
             collector.collect()
             assert channel.ask(1, "mark", success=success) == {"done": "mark"}
+            channel.ask(1, "give")  # the mark counts
             collector.collect()
+            channel.ask(1, "take")
             assert channel.ask(1, "mark", success=success) == {"refused": "the episode is over."}
             channel.ask(1, "give")
         collector.collect()

@@ -142,9 +142,9 @@ def test_clicks_act_and_other_pages_watch(tmp_path, visit):
         says(first, "You act")
         says(second, "Somebody else acts")
         expect(second.get_by_role("button", name="Take over")).to_be_disabled()
-        for name in ("1", "0", "1"):
+        for count, name in enumerate(("1", "0", "1"), 1):
             first.get_by_role("button", name=re.compile(f"^{name}")).click()
-        takes(first, 3)
+            takes(first, count)
         takes(second, 3)
         second.keyboard.press("p")
         says(second, "Not possible: another page acts")

@@ -243,7 +243,7 @@ class PageChannel:
         return time
 
     def _release(self, *, is_lost: bool = False) -> None:
-        self._owner = self._pressed = self._tapped = self._mark = None
+        self._owner = self._pressed = self._tapped = None  # a mark stays: the next row has it
         self._is_lost |= is_lost
         self._wake()
 

@@ -106,7 +106,11 @@ class Live {
   }
 
   send(what, given = {}) {
-    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ do: what, ...given }));
+    this.sendText(JSON.stringify({ do: what, ...given }));
+  }
+
+  sendText(text) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(text);
   }
 
   receive({ about, done, refused }) {
@@ -139,7 +143,7 @@ class Live {
     this.row = row;
     requestAnimationFrame(() => {
       this.draw();
-      if (this.socket.readyState === WebSocket.OPEN) setTimeout(() => this.socket.send("drawn"), SLOW);
+      setTimeout(() => this.sendText("drawn"), SLOW);
     });
   }
 
