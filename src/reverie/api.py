@@ -45,12 +45,14 @@ from reverie.experiment.suggestions import suggest_starts
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
-from reverie.replay.config import Experience, HumanConfig
+from reverie.replay.config import PERSON_PAGE, Experience, HumanConfig
 from reverie.run.callback import Callback, check_callbacks, make_callback
+from reverie.run.channel import PageChannel
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
+from reverie.run.takeovers import ActionChannel
 
 VECTOR_ALGORITHMS = ("sac", "dqn")
 """Algorithms to start with for observations without images."""
@@ -112,8 +114,9 @@ def train(
         experience: ``"online"`` to learn from collected rows, ``"offline"`` to learn from the dataset, or
             ``"mixed(0.5)"`` to take that fraction of each batch from the dataset. None: online without ``data``; with
             ``data`` offline, or mixed if the algorithm needs both.
-        human: who can take over from the policy while it learns: a :class:`Person`, or ``"module:function"``; or a
-            mapping of ``human`` settings. To continue a run with a ``Person``, pass it again.
+        human: who can take over from the policy while it learns: ``"page"``, a page in the browser, whose link is
+            printed; a :class:`Person`, or ``"module:function"``; or a mapping of ``human`` settings. To continue a run
+            with a ``Person``, pass it again.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         eval_env: evaluation environment, with the same spaces as the training environment: a mapping of the ``env``
             settings that differ, such as ``{"kwargs": {"load": 2.0}}``; an id; a function without arguments that makes
@@ -194,7 +197,7 @@ def make_request(
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Callback] = (), human: Person | None = None,
+    callbacks: Sequence[Callback] = (), human: ActionChannel | None = None,
 ) -> TrainResult:  # fmt: skip
     """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
@@ -230,6 +233,12 @@ def train_config(
         folder = folder or RunFolder.from_path(new_path(config.task_label, config.name))
         folder, before = team.broadcast_object((folder, before))
         title = f"{config.name} on {config.task_label}"
+        serve_page: Callable[..., contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+        if human is None and config.human.person == PERSON_PAGE:
+            from reverie.viewer.launch import open_page  # ConfigError without the packages of the viewer
+
+            human = page = PageChannel(config.human.hz, config.human.success_reward)
+            serve_page = functools.partial(open_page, page, folder.path, title)
 
         def build_from(start: int | None) -> LearnerExperiment:
             if team.rank == 0:
@@ -258,7 +267,7 @@ def train_config(
                 user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
-            with outputs.open(experiment.clock, last_values) as opened_sinks, team.use_group():
+            with outputs.open(experiment.clock, last_values) as opened_sinks, team.use_group(), serve_page():
                 yield opened_sinks
 
         if team.rank:

@@ -1,6 +1,10 @@
 """A person plays by keys: which keys take which actions, and what is recorded."""
 
+import contextlib
 import io
+import multiprocessing
+import os
+import time
 
 import gymnasium
 import numpy as np
@@ -83,6 +87,46 @@ def test_steps_of_an_environment_that_does_not_repeat_itself_cannot_be_undone(tm
         played(tmp_path, "01u2222", lambda: Counting(repeats=False))
 
 
+def test_a_killed_process_loses_only_the_episode_that_is_being_played(tmp_path):
+    """Each episode is in the dataset once it is over. The second one replaces a dataset of one episode."""
+    reader, writer = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+    writer.write("0\n" * 9)
+    writer.flush()
+    process = multiprocessing.get_context("fork").Process(
+        target=play, args=(Counting,), kwargs={"out": tmp_path / "d", "stream": reader}
+    )
+    process.start()
+    for _ in range(3000):
+        with contextlib.suppress(Exception):  # it is not there yet, or replaced at this moment
+            if len(episodes_of(tmp_path / "d")) == 2:
+                break
+        time.sleep(0.02)
+    assert process.is_alive()
+    process.kill()
+    process.join()
+    assert [episode["action"][:-1].tolist() for episode in episodes_of(tmp_path / "d")] == [[1] * 4] * 2
+    writer.close()
+    reader.close()
+
+
+def test_episodes_are_added_to_a_dataset(tmp_path):
+    for keys in ("0000", "1111"):
+        with contextlib.nullcontext() if keys == "0000" else pytest.raises(RunError, match="exists"):
+            played(tmp_path, keys, episodes=1)
+    assert played(tmp_path, "1111", episodes=1, append=True) == [[1] * 4, [2] * 4]
+    assert played(tmp_path, "2222q", append=True) == [[1] * 4, [2] * 4, [3] * 4]
+    assert not [*tmp_path.glob(".*")]
+    with pytest.raises(DataError, match=r"Discrete\(3, start=1\): expected"):
+        played(tmp_path, "0", "CartPole-v1", append=True)
+    assert len(episodes_of(tmp_path / "d")) == 3
+
+
+def test_a_dataset_survives_a_kill_between_its_two_renames(tmp_path):
+    played(tmp_path, "0000", episodes=1)
+    (tmp_path / "d").rename(tmp_path / ".d.old")
+    assert played(tmp_path, "1111", episodes=1, append=True) == [[1] * 4, [2] * 4]
+
+
 def test_nothing_played_is_nothing_written(tmp_path):
     with pytest.raises(RunError, match="no episodes"):
         played(tmp_path, "q")
@@ -139,7 +183,17 @@ def test_wrong_files_are_refused_with_their_line(text, message, tmp_path):
 
 class Declaring:
     def get_keys_to_action(self):
-        return {(): 0, ("w",): 2, (ord("a"), ord("w")): 3}
+        return {(): 0, ("w",): 2, (ord("a"), ord("w")): 3, (ord(" "),): 1}
+
+
+class Both(Declaring):
+    """As in Atari, whose keys are characters, also of the action that does nothing."""
+
+    def get_keys_to_action(self):
+        return {(ord("e"),): 0, (ord(" "),): 1}
+
+    def get_action_meanings(self):
+        return ["NOOP", "FIRE"]
 
 
 class Named:
@@ -152,7 +206,8 @@ class Named:
 def test_default_keys():
     """Those of the environment; else arrows by the names of actions; else pairs for numbers."""
     keymap = find_keymap(None, spaces.Discrete(4), Declaring())
-    assert [keymap.choose(frozenset(keys)) for keys in ("", "w", "wa", "x")] == [0, 2, 3, None]
+    assert [keymap.choose(frozenset(keys)) for keys in ("", "w", "wa", "x", ["Space"])] == [0, 2, 3, None, 1]
+    assert find_keymap(None, spaces.Discrete(2), Both()).idle == 0
     keymap = find_keymap(None, spaces.Discrete(4), Named())
     assert [keymap.choose(frozenset({key})) for key in ("ArrowUp", "ArrowLeft", "ArrowRight", "1")] == [2, 3, None, 1]
     assert keymap.idle == 0

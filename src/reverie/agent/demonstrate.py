@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -21,20 +21,21 @@ from reverie.agent.recording import PlayedReader, record_episode, rows_of
 from reverie.core.errors import DataError, format_error
 from reverie.core.keymap import KeyMap, Keys, find_keymap
 from reverie.core.logger import logger
-from reverie.core.rows import Rows
+from reverie.core.rows import Rows, iter_episodes
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import IS_INTERVENTION
 from reverie.core.terminal import show
 from reverie.datasets.convert import write_dataset
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import WriteReport, check_target
+from reverie.datasets.output import WriteReport, check_target, replacing, target_path
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly
 
 COMMANDS = {"Enter": "end", "Backspace": "discard", "u": "undo", "q": "quit", "Escape": "quit"}
 """Keys that take no action, unless a file or the environment gives them one."""
-HELP = "Enter ends the episode, Backspace discards it, u undoes the newest step, q writes the dataset and quits"
+HELP = "Enter ends the episode, Backspace discards it, u undoes the newest step, q quits"
 ESCAPES = {"[A": "ArrowUp", "[B": "ArrowDown", "[C": "ArrowRight", "[D": "ArrowLeft"}
 """What terminals send after an escape character, by the key."""
 
@@ -89,14 +90,30 @@ class KeyPolicy:
 
 
 class DemonstrationReader(PlayedReader):
-    """A dataset reader whose episodes a person plays while they are read."""
+    """A dataset reader of the episodes that a person has played."""
 
     undone_steps: int = 1
     """Steps that an undo takes back."""
+    episodes: Sequence[Rows] = ()
 
     def parts(self) -> Iterator[Rows]:
-        """Yield each episode that was neither discarded nor left unfinished."""
-        pair, seed = (self.view.space, self.env.action_space), first_seed(self.config)
+        """Yield the episodes."""
+        return iter(self.episodes)
+
+    def read_episodes(self, target: str) -> list[Rows]:
+        """Return the episodes of the dataset ``target``; DataError if they have other spaces."""
+        with open_reader(target) as reader:
+            info = reader.info()
+            if (info.observation, info.action) != (self.view.space, self.env.action_space):
+                raise DataError(
+                    f"{target} has observations in {info.observation} and actions in {info.action}: expected "
+                    f"{self.view.space} and {self.env.action_space}, as the environment. Choose another name."
+                )
+            return [*iter_episodes(reader.as_recorded())]
+
+    def play_episodes(self) -> Iterator[Rows]:
+        """Let a person play; yield each episode that was neither discarded nor left unfinished."""
+        pair, seed = (self.view.space, self.env.action_space), first_seed(self.config) + len(self.episodes)
         for number in range(self.config.episodes or 0):
             try:
                 episode = self._play(seed + number)
@@ -135,15 +152,16 @@ class DemonstrationReader(PlayedReader):
 
 
 def play(
-    env: EnvLike, *, out: Path | str, episodes: int = 10, keys: Path | None = None, seed: int = 0, hz: float = 0.0,
-    format: str = "auto", env_options: Mapping[str, Any] | None = None, stream: TextIO | None = None,
+    env: EnvLike, *, out: Path | str, append: bool = False, episodes: int = 10, keys: Path | None = None, seed: int = 0,
+    hz: float = 0.0, format: str = "auto", env_options: Mapping[str, Any] | None = None, stream: TextIO | None = None,
 ) -> WriteReport:  # fmt: skip
-    """Let a person play ``env`` by keys, and write the episodes as a dataset of demonstrations.
+    """Let a person play ``env`` by keys, and write the episodes as a dataset of demonstrations, after each episode.
 
     Args:
         env: the environment, as for :func:`reverie.train`.
         out: a folder that does not exist yet, a file for d4rl, robomimic and tianshou, or ``minari:NAME``.
-        episodes: number of episodes, after which the dataset is written; earlier if the person quits.
+        append: add the episodes to those of ``out``, if it exists.
+        episodes: number of episodes to play; fewer if the person quits.
         keys: YAML file with actions by key. None: those of the environment, or else digits and arrows.
         seed: of the first episode.
         hz: env steps a second on a terminal; without a key, the idle action is taken. 0: each step waits for a key.
@@ -156,7 +174,8 @@ def play(
         ReverieError: the keys do not fit the actions, the environment fails, or ``out`` exists; RunError if no episode
             was finished.
     """
-    check_target(str(out), format)
+    with replacing(str(out)) if append else contextlib.nullcontext():
+        check_target(str(out), format)
     stream = sys.stdin if stream is None else stream
     with _read_keys(stream, hz) as pressed:
         policy = KeyPolicy(pressed)
@@ -166,9 +185,14 @@ def play(
             policy.keymap = find_keymap(keys, played.action_space, played.unwrapped)
             show(f"{policy.keymap.describe()}\n{HELP}")
             config = RecordConfig(episodes=episodes, seed=seed)
-            with seeded_rng(seed), DemonstrationReader(agent, played, config, str(out)) as reader:
+            report = WriteReport(target_path(str(out)))
+            with seeded_rng(seed), DemonstrationReader(agent, played, config, str(out)) as reader, replacing(str(out)):
                 reader.undone_steps = max(1, round(hz))
-                report = write_dataset(reader, str(out), format)
+                reader.episodes = reader.read_episodes(str(out)) if report.path.exists() else []
+                for rows in reader.play_episodes():
+                    reader.episodes = [*reader.episodes, rows]
+                    report = write_dataset(reader, str(out), format)
+                report.check()
                 report.remarks += reader.remarks()
             return report
         finally:

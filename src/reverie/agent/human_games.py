@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -16,7 +15,6 @@ from reverie.agent.demonstrate import CommandError, DemonstrationReader, KeyPoli
 from reverie.agent.own_policy import PolicyAgent
 from reverie.agent.recording import rows_of
 from reverie.core.errors import ConfigError, short_repr
-from reverie.core.rows import Rows
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY, PLAYER_KEY, has_players
 from reverie.core.terminal import show
@@ -99,13 +97,10 @@ class GameReader(DemonstrationReader):
         if (episode := self._play(self.config.seed)) is None:
             return None
         is_person = np.asarray(episode["observations"][PLAYER_KEY])[:-1] == policy.seat  # of each action
-        self.episode: dict[str, Any] = episode | {"infos": {IS_INTERVENTION: np.append(is_person, False)}}
+        episode |= {"infos": {IS_INTERVENTION: np.append(is_person, False)}}
+        self.episodes = [rows_of(episode, (self.view.space, self.env.action_space))]
         result = float(np.sum(episode["rewards"] * np.where(is_person, 1, -1)))
         return "you win" if result > 0 else "you lose" if result < 0 else "a draw"
-
-    def parts(self) -> Iterator[Rows]:
-        """Yield the rows of the game."""
-        yield rows_of(self.episode, (self.view.space, self.env.action_space))
 
     def info(self) -> DatasetInfo:
         """Return the spaces and the environment, and who has played."""

@@ -423,8 +423,17 @@ class ViewCommand(RunOptions, EnvOverride):
     """Show recorded episodes instead of playing: any supported format, or minari:NAME."""
     port: int = 8765
     """Port on this machine. 0: any free port. If the port is in use, another one is chosen."""
+    live: bool = False
+    """Print the link to the page of a run that is being trained with --human page instead, to watch and to take
+    over."""
 
     def __call__(self) -> None:
+        if self.live:
+            from reverie.viewer.runs import find_live_pages
+
+            for name, url in find_live_pages(self.run).items():
+                show(url if name == "." else f"{name}: {url}")
+            return
         from reverie.viewer.launch import ViewerServer  # imports torch
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}

@@ -16,8 +16,9 @@ from reverie.core.errors import ConfigError
 class PlayCommand(TrustOption):
     """Play an environment by keys, and record the episodes as a dataset of demonstrations. Or play against an agent.
 
-    Enter ends an episode, Backspace discards it, u undoes the newest step, q writes the dataset and quits. With the run
-    of a game of two players, you enter the numbers of your moves; finished games are stored in the run's human_games/.
+    Enter ends an episode, Backspace discards it, u undoes the newest step, q quits. Each episode is written at once.
+    With the run of a game of two players, you enter the numbers of your moves; finished games are stored in the run's
+    human_games/.
     """
 
     env: Annotated[str, Positional("ENV")]
@@ -31,8 +32,10 @@ class PlayCommand(TrustOption):
     out: str = ""
     """A folder that does not exist yet (a file for d4rl, robomimic and tianshou), or minari:NAME. Required with an
     environment."""
+    append: bool = False
+    """Add the episodes to the dataset, if it exists."""
     episodes: int = 10
-    """Number of episodes after which the dataset is written."""
+    """Number of episodes to play."""
     keys: Path | None = None
     """YAML file with an action for each key, such as `{ArrowLeft: 0, a+w: 3, idle: 1}`, for numbers `{a: [-1, 0]}`.
     None: the environment's own keys, or else digits and arrows."""
@@ -58,8 +61,8 @@ class PlayCommand(TrustOption):
 
         print_written(
             play(
-                self.env, out=self.out, episodes=self.episodes, keys=self.keys, seed=self.seed, hz=self.hz,
-                format=self.format, env_options=self.env_options,
+                self.env, out=self.out, append=self.append, episodes=self.episodes, keys=self.keys, seed=self.seed,
+                hz=self.hz, format=self.format, env_options=self.env_options,
             ),
             [],
         )  # fmt: skip

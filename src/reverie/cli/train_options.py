@@ -26,8 +26,8 @@ class CommonOptions(TrustOption):
     """Dataset: a file, folder, glob, run, minari:NAME or ogbench:NAME; or several, in any supported format. No rows are
     collected, unless --experience mixed(0.5) is set, and --env is used for evaluation."""
     human: str = ""
-    """Who can take over from the policy while it learns: `module:function` of the observation and the policy's action,
-    which returns another action or None."""
+    """Who can take over from the policy while it learns: `page`, a page in the browser; or `module:function` of the
+    observation and the policy's action, which returns another action or None."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()

@@ -54,14 +54,14 @@ def find_keymap(path: Path | None, space: Space, unwrapped: Any) -> KeyMap:
     """
     if path is not None:
         return _read_keymap(path, space)
-    names: Sequence[str] = getattr(unwrapped, "get_action_meanings", list)()
+    names = [str(name).lower() for name in getattr(unwrapped, "get_action_meanings", list)()]
     named: Callable[[], Any] | None = getattr(unwrapped, "get_keys_to_action", None)
     declared = named() if named is not None else getattr(unwrapped, "metadata", {}).get("keys_to_action")
     if declared:
         keymap = KeyMap(space, {_normalize(keys): _read_action(space, action) for keys, action in declared.items()})
-        return keymap._replace(idle=keymap.actions.pop(frozenset(), None))
+        return keymap._replace(idle=keymap.actions.pop(frozenset(), _find_noop(space, names)))
     if isinstance(space, spaces.Discrete):
-        return _default_classes(space, [name.lower() for name in names])
+        return _default_classes(space, names)
     if isinstance(space, spaces.Box) and space.shape and np.prod(space.shape) <= len(PAIRS):
         return _default_numbers(space)
     raise ConfigError(f"there are no default keys for actions in {space}: pass --keys FILE.")
@@ -92,7 +92,7 @@ def _normalize(keys: Any) -> Keys:
     if isinstance(keys, str) and keys in ARROWS:
         parts = [keys]
     names = [chr(key) if isinstance(key, int) else str(key) for key in parts]
-    return frozenset(name.lower() if len(name) == 1 else name for name in names)
+    return frozenset("Space" if name == " " else name.lower() if len(name) == 1 else name for name in names)
 
 
 def _read_action(space: Space, action: Any) -> Any:
@@ -118,8 +118,15 @@ def _default_classes(space: spaces.Discrete, names: Sequence[str]) -> KeyMap:
         numbers = [*range(len(ARROWS))]
     arrows = {frozenset({key}): int(space.start) + i for key, i in zip(ARROWS, numbers, strict=True)
               if 0 <= i < space.n}  # fmt: skip
-    idle = _read_action(space, int(space.start) + names.index("noop")) if "noop" in names else None
-    return KeyMap(space, actions | {keys: _read_action(space, action) for keys, action in arrows.items()}, idle)
+    keys_to_action = actions | {keys: _read_action(space, action) for keys, action in arrows.items()}
+    return KeyMap(space, keys_to_action, _find_noop(space, names))
+
+
+def _find_noop(space: Space, names: Sequence[str]) -> Any:
+    """Return the action of this name; None if there is none."""
+    if not isinstance(space, spaces.Discrete) or "noop" not in names:
+        return None
+    return _read_action(space, int(space.start) + names.index("noop"))
 
 
 def _default_numbers(space: spaces.Box) -> KeyMap:

@@ -158,19 +158,6 @@ class Memoryless(Protocol):
         """Return whether actions in ``mode`` depend only on the current row, so that rows can be in any order."""
 
 
-class ActionChannel(Protocol):
-    """Through which a person can take over from the policy."""
-
-    def choose(self, step: Step, action: Tensor) -> ExecutedActions | None:
-        """Return the actions to take instead of the policy's ``action`` ``[N, A]`` on ``step``; None: take those."""
-
-    def state_dict(self) -> State:
-        """Return what a checkpoint holds."""
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the state that ``state_dict`` returned."""
-
-
 @runtime_checkable
 class RunningStatistics(Protocol):
     """Keeps statistics of the collected rows, such as those that normalize observations."""

@@ -150,6 +150,13 @@ class ExecutedActions(NamedTuple):
         """``is_takeover`` if there is a takeover."""
         return self.is_takeover if self.has_takeovers else None
 
+    @classmethod
+    def from_person(cls, action: Tensor, flat: np.ndarray) -> ExecutedActions:
+        """Return the policy's ``action`` ``[N, A]`` with the person's ``flat`` ``[A]`` in environment 0."""
+        actions, is_taken = action.clone(), torch.zeros(len(action), dtype=torch.bool)
+        actions[0], is_taken[0] = torch.from_numpy(flat), True
+        return cls(actions, is_taken, is_taken, True)
+
     def replace_in(self, action: Tensor) -> Tensor:
         """Return the policy's ``action`` ``[N, A]`` with the executed actions where it was replaced."""
         return torch.where(self.is_replaced[:, None], self.action, action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,21 @@ class WriteReport:
             raise RunError("the dataset contains no episodes to write.")
 
 
+_replaceable: set[Path] = set()
+"""Paths that exports may replace, because they have all the episodes that are there."""
+
+
+@contextlib.contextmanager
+def replacing(target: str) -> Iterator[None]:
+    """Let exports inside replace ``target``, a path or minari:NAME."""
+    path = target_path(target).absolute()
+    _replaceable.add(path)
+    try:
+        yield
+    finally:
+        _replaceable.discard(path)
+
+
 @contextlib.contextmanager
 def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     """Provide a temporary path next to ``path``.
@@ -64,7 +80,10 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
                 staged.mkdir()
             yield staged
             check_signals()
+            if path.is_dir():  # inside ``replacing``: a folder can only be renamed to an empty one
+                os.replace(path, _old_path(path))
             rename_durably(staged, path)
+            delete(_old_path(path))
         finally:
             delete(staged)
 
@@ -131,7 +150,13 @@ def check_target(target: str, to: str) -> str:
     return to
 
 
+def _old_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
 def _check_absent(path: Path) -> None:
-    """Raise RunError if ``path`` exists."""
-    if path.exists():
+    """Raise RunError if ``path`` exists, and is not to be replaced."""
+    if _old_path(path).exists() and not path.exists():  # a process was killed between two renames
+        os.replace(_old_path(path), path)
+    if path.exists() and path.absolute() not in _replaceable:
         raise RunError(f"{path} exists: choose another name, or delete it first.")

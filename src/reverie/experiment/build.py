@@ -39,7 +39,7 @@ from reverie.experiment.offline import (
     read_heldout_data,
     read_offline_rows,
 )
-from reverie.experiment.person import Person, find_person
+from reverie.experiment.person import find_person
 from reverie.experiment.rules import DeviceRun, check_device_run, validate_config
 from reverie.experiment.saved_settings import saved_settings
 from reverie.experiment.warm_start import load_initial
@@ -57,6 +57,7 @@ from reverie.run.collect_turns import TurnCollector
 from reverie.run.episodes import CollectorProtocol
 from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
+from reverie.run.takeovers import ActionChannel
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
 EVALUATION_SHARE = 0.05
@@ -255,7 +256,7 @@ class OnlineRows(NamedTuple):
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None, human: Person | None = None,
+    actors: Callable[..., Any] | None = None, human: ActionChannel | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
@@ -367,7 +368,7 @@ def _build_tagged_source(
 
 
 def build_collection(
-    person: Person | None, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
+    person: ActionChannel | None, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
     seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
@@ -390,7 +391,9 @@ def build_collection(
         schedule_position=position, on_policy=config.algo.on_policy, person=person,
     )  # fmt: skip
     if person is not None:
-        person.connect(env)
+        person.connect(env, lambda: clock.done)
+        if env.num_envs > 1:
+            logger.info(f"a person can take over in the first of {env.num_envs} environments (env.num)")
     if store is not None:
         store.settle = collector.settle
     if isinstance(replay, RolloutBuffer):

@@ -19,6 +19,7 @@ from reverie.envs.config import EnvLike, MakeEnv
 from reverie.envs.make import InstanceWrapper, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.replay.config import PERSON_PAGE
 
 
 class EnvMakers(NamedTuple):
@@ -102,7 +103,10 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
 def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
     """Make the training environments. With actors, which make their own, return a closed one with known spaces."""
     if not config.actors:
-        return make_vector_env(config.env, seed=seed, factory=factory, new=new, device=choose_device(config.device))
+        return make_vector_env(
+            config.env, seed=seed, factory=factory, render=config.human.person == PERSON_PAGE, new=new,
+            device=choose_device(config.device),
+        )  # fmt: skip
     if isinstance(factory, InstanceWrapper):
         raise ConfigError(
             f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "

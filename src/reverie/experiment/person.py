@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError
 from reverie.core.imports import import_object
-from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import ExecutedActions, State, Step
 from reverie.envs.interventions import ExecutedActionReader
-from reverie.replay.config import PERSON_OBJECT
+from reverie.replay.config import PERSON_OBJECT, PERSON_PAGE
+
+if TYPE_CHECKING:  # it leads to what runs
+    from reverie.run.takeovers import ActionChannel
 
 SINGLE_KEYS = {"observation", "image"}
 """Keys of an observation that is a single array."""
@@ -44,13 +45,14 @@ class Person:
             raise ConfigError(f"human = {choose_action!r}: expected a function of the observation and the action.")
         self.choose_action = choose_action
 
-    def connect(self, env: Env) -> None:
+    def connect(self, env: Env, stop: Callable[[], bool]) -> None:
         """Read the action space of ``env``."""
         space = env.call("action_space")[0]
         self._codec: ActionCodec = ActionCodec(space)
         self._reader: ExecutedActionReader = ExecutedActionReader(space, [self], keeps_filtered=False)
-        if env.num_envs > 1:
-            logger.info(f"a person can take over in the first of {env.num_envs} environments (env.num)")
+
+    def judge(self, step: Step) -> None:
+        """Return None: the environment ends its episodes."""
 
     def choose(self, step: Step, action: Tensor) -> ExecutedActions | None:
         """Return the person's action in environment 0, see ``ActionChannel``; DataError if it is none."""
@@ -64,9 +66,7 @@ class Person:
         if chosen is None:
             return None
         flat, _ = self._reader({"intervene_action": chosen}, arrays.get(MASK_KEY))
-        actions, is_taken = action.clone(), torch.zeros(len(action), dtype=torch.bool)
-        actions[0], is_taken[0] = torch.from_numpy(flat), True
-        return ExecutedActions(actions, is_taken, is_taken, True)
+        return ExecutedActions.from_person(action, flat)
 
     def state_dict(self) -> State:
         """Return the state of ``choose_action``, if it has any."""
@@ -78,7 +78,7 @@ class Person:
             self.choose_action.load_state_dict(state)
 
 
-def find_person(name: str, human: Person | None) -> Person | None:
+def find_person(name: str, human: ActionChannel | None) -> ActionChannel | None:
     """Return ``human``, or the person that the setting ``human.person`` names; None: nobody.
 
     ConfigError if an earlier process of the run had a person who is an object.
@@ -87,5 +87,7 @@ def find_person(name: str, human: Person | None) -> Person | None:
         return human
     if name == PERSON_OBJECT:
         raise ConfigError("human: this run had a person that is an object in Python. Pass it again: human=Person(...).")
+    if name == PERSON_PAGE:
+        raise ConfigError("human = page: reverie.train and reverie train alone open it. Pass a reverie.Person.")
     chosen = import_object(name, error_prefix=f"human.person = '{name}'", base=object)
     return Person(chosen() if isinstance(chosen, type) else chosen)

@@ -191,6 +191,8 @@ class BatchSamplerConfig(Config):
 
 PERSON_OBJECT = "object"
 """``human.person`` of a person who was passed as an object in Python."""
+PERSON_PAGE = "page"
+"""``human.person`` of a person in a page of the browser."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +200,9 @@ class HumanConfig(Config):
     """Settings of learning with a person, who takes over from the policy."""
 
     person: str = ""
-    """Who can take over: `module:function` of the observation and the policy's action, which returns another action or
-    None; in Python also a `reverie.Person`. Empty: nobody, or somebody in the environment."""
+    """Who can take over: `page`, a page in the browser; or `module:function` of the observation and the policy's
+    action, which returns another action or None; in Python also a `reverie.Person`. Empty: nobody, or somebody in the
+    environment."""
     fraction: Annotated[float | None, Within("[0, 1]")] = None
     """Fraction of each batch that begins with a person's actions or is recorded, rounded to whole windows; the rest is
     drawn from all collected rows. None: with a person 0.5, of bc 1, of world models 0; else 0."""
@@ -209,6 +212,11 @@ class HumanConfig(Config):
     """Reward of an action of the policy after which a person took over, such as -1. Rows keep the environment's."""
     reward: Literal["add", "only"] = "add"
     """`add`: learn from the environment's reward plus intervention_reward; `only`: from the latter alone."""
+    hz: Annotated[float | None, Within("[0, 30]")] = None
+    """Rows a second while a person acts in the page. 0: each row waits for a key. None: as many as the environment
+    renders, at most 30, or else 10."""
+    success_reward: float = 1.0
+    """Reward that a person in the page adds by marking a success, which ends the episode."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

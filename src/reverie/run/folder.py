@@ -63,6 +63,7 @@ class RunFolder:
         self.videos: Path = path / "videos"  # of the agent and of its predictions
         self.evaluation: Path = path / "eval.json"  # newest evaluation
         self.estimate: Path = path / "estimate.json"  # newest estimate from a dataset, without episodes played
+        self.live: Path = path / "live.json"  # address of the page of the process that trains, while it does
         self.dream: Path = path / "dream"  # figures and numbers of the newest comparison of dream and truth
 
     @classmethod

@@ -1,16 +1,37 @@
-"""Counting how often a person takes over from the policy."""
+"""A person who takes over from the policy: the protocol, and how often it happens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from reverie.core.types import State
+from reverie.core.protocols import Env
+from reverie.core.types import ExecutedActions, State, Step
 
 _SUCCESS = "success_rate"
 """Name of the success of an episode among its logged values."""
+
+
+class ActionChannel(Protocol):
+    """Through which a person can take over from the policy in environment 0."""
+
+    def connect(self, env: Env, stop: Callable[[], bool]) -> None:
+        """Read the actions of ``env``. No wait goes on once ``stop()`` is true."""
+
+    def judge(self, step: Step) -> float | None:
+        """Return what to add to the reward of ``step``, with which a person ends the episode; None: it goes on."""
+
+    def choose(self, step: Step, action: Tensor) -> ExecutedActions | None:
+        """Return the actions to take instead of the policy's ``action`` ``[N, A]`` on ``step``; None: take those."""
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint holds."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the state that ``state_dict`` returned."""
 
 
 class TakeoverCounter:

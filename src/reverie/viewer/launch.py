@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
+import json
+import os
 import secrets
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from reverie.core.bounds import Within
 from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.logger import logger
+from reverie.core.signals import PARENT_PID
+from reverie.run.channel import PageChannel
+from reverie.run.folder import RunFolder
 
 try:
     import uvicorn
 
     from reverie.viewer.export import standalone_page
+    from reverie.viewer.live import live_app
     from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app, open_episode
 except ImportError as _error:
     raise ConfigError(f"the viewer needs {_error.name}: pip install 'reverie-rl[viewer]'.") from None
@@ -35,29 +42,21 @@ GO_LIVE = """<script>(() => {
 for the permission to access it."""
 
 
-class ViewerServer:
-    """A server of the viewer on this machine, made by :func:`reverie.view`. A notebook shows its page.
+class LoopbackServer:
+    """A server on this machine of the web application that ``make_app`` returns for a token.
 
     Attributes:
         url: address of the page. Anyone on this machine who knows it has access.
     """
 
-    def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
-        """``options`` of :func:`reverie.load`; ``port``: 0 is any free one, which also replaces one in use."""
-        Within("[0, 65535]").check("port", port)
-        self._viewer: Viewer = Viewer(run, options, data)
-        viewer, token = self._viewer, secrets.token_urlsafe(16)
-        if viewer.single:  # raise the error of a wrong option here, not in the browser
-            agent = viewer.agent(".", None)
-            if data is not None:
-                agent.load_episode(0, data)
-        elif options.get("checkpoint"):
-            raise ConfigError(f"checkpoint: {run} is a folder of runs. Pass one of them.")
-        self._socket = bind_loopback_socket(port)
+    def __init__(self, make_app: Callable[[str], Any], port: int) -> None:
+        """``port``: 0 is any free one, which also replaces one in use."""
+        token, self._socket = secrets.token_urlsafe(16), bind_loopback_socket(port)
         self.url: str = f"http://127.0.0.1:{self._socket.getsockname()[1]}/{token}/"
         config = uvicorn.Config(
-            app(viewer, token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False
-        )
+            make_app(token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
@@ -71,6 +70,23 @@ class ViewerServer:
     def close(self) -> None:
         """Stop the server."""
         self._server.should_exit = True
+
+
+class ViewerServer(LoopbackServer):
+    """A server of the viewer on this machine, made by :func:`reverie.view`. A notebook shows its page."""
+
+    def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
+        """``options`` of :func:`reverie.load`; ``port``: see :class:`LoopbackServer`."""
+        Within("[0, 65535]").check("port", port)
+        self._viewer: Viewer = Viewer(run, options, data)
+        viewer = self._viewer
+        if viewer.single:  # raise the error of a wrong option here, not in the browser
+            agent = viewer.agent(".", None)
+            if data is not None:
+                agent.load_episode(0, data)
+        elif options.get("checkpoint"):
+            raise ConfigError(f"checkpoint: {run} is a folder of runs. Pass one of them.")
+        super().__init__(functools.partial(app, viewer), port)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
@@ -100,6 +116,27 @@ class ViewerServer:
             while not session.timeline.real[-1].values["last"] and len(session) < NOTEBOOK_ROWS:
                 session.step()
             return standalone_page(session, viewer.path(".").name)
+
+
+@contextlib.contextmanager
+def open_page(channel: PageChannel, run: Path, title: str) -> Iterator[str]:
+    """Serve the page through which a person takes over by ``channel``, inside the context; yield its address.
+
+    It is printed, and written to ``live.json`` in the folder ``run``, which only this user can read.
+    """
+    server, file = LoopbackServer(functools.partial(live_app, channel, title), 0), RunFolder(run).live
+    url = f"{server.url}live.html"
+    server.start()
+    file.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            json.dump({"url": url, "pid": os.getpid()}, opened)
+        # Others can read the log of a seed.
+        logger.info(f"take over at {f'the link of reverie view {run} --live' if PARENT_PID else url}")
+        yield url
+    finally:
+        file.unlink(missing_ok=True)
+        server.close()
 
 
 def bind_loopback_socket(port: int) -> socket.socket:

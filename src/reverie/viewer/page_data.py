@@ -14,7 +14,7 @@ from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_report import error_unit, one_hot_classes, prediction_error
 from reverie.agent.world_model_inspector import ModelState, Predictions, WorldModelInspector, predicted_observations
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
-from reverie.core.specs import SPECIAL_KINDS
+from reverie.core.specs import SPECIAL_KINDS, ActionSpec
 from reverie.nn.probe import Probe
 from reverie.viewer.timeline import DreamRow, RealRow, Timeline
 
@@ -24,16 +24,12 @@ MAX_SHOWN_NUMBERS = 64
 
 def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str, Any]:
     """Return the facts of an agent: its checkpoint, its actions, and the sizes of its world model."""
-    spec = agent.action_spec
-    numbers = [(key, cut.start, part) for key, cut in spec.slices().items() if (part := spec.parts[key]).size]
     info: dict[str, Any] = {
         "algorithm": agent.config.algo.algorithm,
         "checkpoint": agent.checkpoint.name,
         "step": agent.step,
         "unit": "env steps" if agent.config.unit == "steps" else "updates",
-        "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.categorical_slices()],
-        "continuous": [{"name": k, "start": i, "low": x.low, "high": x.high, "size": x.size} for k, i, x in numbers],
-        "width": spec.width,
+        **describe_actions(agent.action_spec),
         "fps": agent.frames_per_second,
         "units": {prediction_name(key): error_unit(prediction_name(key), part) for key, part in agent.obs_spec.items()},
         "dreams": inspector is not None,
@@ -43,6 +39,16 @@ def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str,
         latents, classes = inspector.world.rssm.initial(1, torch.float32).stoch.shape[1:]
         info |= {"latents": latents if inspector.draws else 0, "classes": classes}
     return info
+
+
+def describe_actions(spec: ActionSpec) -> dict[str, Any]:
+    """Return the choices and the numbers of an action, and its width."""
+    numbers = [(key, cut.start, part) for key, cut in spec.slices().items() if (part := spec.parts[key]).size]
+    return {
+        "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.categorical_slices()],
+        "continuous": [{"name": k, "start": i, "low": x.low, "high": x.high, "size": x.size} for k, i, x in numbers],
+        "width": spec.width,
+    }
 
 
 def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:

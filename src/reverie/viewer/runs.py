@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,22 @@ def _is_live(run: Path) -> bool:
     """Return whether a process writes to the run, and it has logged something in the last ``LIVE_SECONDS``."""
     metrics = RunFolder(run).metrics
     return is_in_use(run) and metrics.is_file() and wall_clock.time() - metrics.stat().st_mtime < LIVE_SECONDS
+
+
+def find_live_pages(folder: Path) -> dict[str, str]:
+    """Return the addresses of the pages of processes that train the runs in ``folder``, by the names of the runs.
+
+    A page whose process is gone is left out. RunError if there is none.
+    """
+    pages: dict[str, str] = {}
+    for name, run in find_runs(folder).items():
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none, stale, or of another user
+            page = json.loads(RunFolder(run).live.read_text())
+            os.kill(int(page["pid"]), 0)
+            pages[name] = str(page["url"])
+    if not pages:
+        raise RunError(f"no process with a page trains in {folder}. Start one with reverie train ... --human page.")
+    return pages
 
 
 def find_checkpoints(run: Path) -> dict[str, Path]:

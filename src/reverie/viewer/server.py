@@ -15,7 +15,7 @@ import secrets
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ class Page:
         except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
             self.viewer.print_once(error)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
-        return _pack_answer(head | done, pictures)
+        return pack_answer(head | done, pictures)
 
     def open(self) -> Session:
         """Return the session; DataError if none has been started."""
@@ -230,7 +230,7 @@ class Page:
         self.session = self.preview = None
 
 
-def _pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
+def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
     """Pack an answer as described at the top of this file."""
     head["pictures"] = [[*address, len(png)] for address, png in pictures]
     text = json.dumps(to_json_value(head), separators=(",", ":")).encode()
@@ -483,7 +483,12 @@ async def _serve_page(viewer: Viewer, socket: WebSocket) -> None:
 
 
 def app(viewer: Viewer, token: str) -> Starlette:
-    """Return the web application."""
+    """Return the web application of the viewer."""
+    return make_app(functools.partial(_serve_page, viewer), token)
+
+
+def make_app(serve_page: Callable[[WebSocket], Awaitable[None]], token: str) -> Starlette:
+    """Return a web application of the static pages, whose websockets ``serve_page`` serves."""
     pages = Mount("/", StaticFiles(directory=Path(__file__).with_name("static"), html=True))
-    inside = [WebSocketRoute("/ws", functools.partial(_serve_page, viewer)), pages]
+    inside = [WebSocketRoute("/ws", serve_page), pages]
     return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(TokenGuard, token=token)])

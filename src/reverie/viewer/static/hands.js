@@ -64,14 +64,20 @@ export class Hands {
           ...shown.map((key) => el("kbd", {}, key))));
       }
     });
-    this.numbers.forEach((number, i) => this.makeSlider(box, number, PAIRS[i] ?? []));
+    this.numbers.forEach((number, i) => this.makeSlider(box, number, this.keysOf(number, i)));
     if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
-    if (this.numbers.length) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
+    if (this.numbers.some((number, i) => this.keysOf(number, i).length)) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
   }
+
+  keysOf(number, i) {
+    return PAIRS[i] ?? [];
+  }
+
+  moved() {} // a slider was moved by hand
 
   makeSlider(box, number, keys) {
     const { name, index, units } = number, said = el("output");
-    const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, ariaLabel: name, oninput: () => number.set(+input.value) });
+    const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, ariaLabel: name, oninput: () => (number.set(+input.value), this.moved()) });
     number.set = (x) => ((this.flat[index] = input.value = x), (said.value = short(units(x))));
     number.set(0);
     box.append(el("label", {}, name, input, said, ...keys.map((key) => el("kbd", {}, SIGNS[key] ?? key))));
