@@ -172,7 +172,8 @@ MUZERO_BOARD: Settings = MUZERO | {
     "env.kwargs": {"opening_moves": 6}, "replay.capacity": 60_000, "learning_starts": 2000,
     "schedule.eval_every": 50_000, "eval_episodes": 100, "eval_envs": 50, "algo.batch_length": 12,
     "algo.value_estimator": "td1", "algo.discount": 1.0,
-    "algo.lr": [[0, 2e-3], [250_000, 1e-4]], "algo.q_range_floor": 2.0, "algo.networks.bins": 21, "algo.networks.max_value": 1.0,
+    "algo.lr": [[0, 2e-3], [250_000, 1e-4]], "algo.q_range_floor": 2.0,
+    "algo.networks.bins": 21, "algo.networks.max_value": 1.0,
 }
 """MuZero in board games against itself, with results of -1, 0 and 1. Few updates on many games learn most in little
 time; so do games that begin after random moves."""
