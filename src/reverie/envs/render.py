@@ -25,6 +25,13 @@ RENDER_METHOD = "render_observation"
 returns uint8 ``[H, W, 3]``."""
 
 
+def limit_size(env: gymnasium.Env[Any, Any], side: int) -> None:
+    """Let an environment of tiles draw at most ``side`` pixels: MiniGrid computes each in Python."""
+    inner: Any = env.unwrapped
+    if hasattr(inner, "tile_size") and hasattr(inner, "grid"):
+        inner.tile_size = max(8, min(inner.tile_size, side // max(inner.width, inner.height)))
+
+
 def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
     """Return a function that draws observations of ``spec``; None if this is not supported, or ``env`` cannot render.
 
@@ -56,7 +63,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
     with contextlib.suppress(Exception, SystemExit):  # any error, such as a missing driver
         env.reset(seed=0)
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
-        return paint if _is_picture(frame) else None
+        return paint if is_picture(frame) else None
     return None
 
 
@@ -76,13 +83,14 @@ def _clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
 
 def _picture(env: Any, render_obs: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
     frame = np.asarray(render_obs(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
-    if not _is_picture(frame):
+    if not is_picture(frame):
         result = f"{type(env).__name__}.{RENDER_METHOD} returned {frame.dtype} {frame.shape}"
         raise EnvError(f"{result}: expected a uint8 image [H, W, 3].")
     return frame
 
 
-def _is_picture(frame: np.ndarray) -> bool:
+def is_picture(frame: np.ndarray) -> bool:
+    """Return whether an array is an image ``[H, W, 3]`` uint8."""
     return frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[-1] == 3
 
 
