@@ -414,6 +414,9 @@ def test_the_page_answers_to_other_observations(tmp_path):
         assert chances() == expected(obs)
         looked.get_by_role("button", name="As it was").click()
         assert chances() == expected(batch.obs["observation"][0, 7])
+        audited = browser.new_context(bypass_csp=True).new_page()
+        audited.goto(page.path.as_uri())
+        assert violations(audited) == []
 
 
 def test_it_says_nothing_of_this_machine(trained, page):

@@ -242,7 +242,8 @@ def spread(length: int, count: int) -> list[int]:
 def encode_picture(frame: np.ndarray) -> str:
     """Return a picture ``[H, W, 3]`` as a URL."""
     file = io.BytesIO()
-    Image.fromarray(shrink(upscale(frame), SIDE)).quantize(64).save(file, "PNG", optimize=True)
+    small = shrink(upscale(frame, SIDE // 2), SIDE)
+    Image.fromarray(small).quantize(64, method=Image.Quantize.FASTOCTREE).save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -264,7 +264,7 @@ def _describe_run(
             {"title": "Episodes", "shown": shown, "text": [x for x in (remark, BOTH_SIDES * ("players" in facts)) if x]}
         )
     if walk is not None and "what-if-rows" in walk.blocks:
-        sections.append({"title": "What it would do if", "id": WHAT_IF})
+        sections.append({"title": "What would it do if …", "id": WHAT_IF})
     if film:
         sections.append({"title": "One episode, dreamt by snapshots of the training", "film": film, "text": [FILM]})
     return Content(
