@@ -511,10 +511,12 @@ class Session:
         rewards, values = (np.array([row.get(name, np.nan) for row in rows]) for name in ("reward", "value"))
         return find_fall(critic_rewards(self.agent, rewards), values, value_discount(self.agent), rows[-1]["terminal"])
 
-    def lane_picture(self, line: Timeline, number: int) -> bytes | None:
-        """Return the picture of a row of a lane: of the truth if your actions made it or there is no dream."""
-        if number < len(line.real) and (line.kind == "hands" or not line.dream):
+    def lane_picture(self, line: Timeline, number: int, is_truth: bool = False) -> bytes | None:
+        """Return the picture of a row of a lane: the truth if asked for, your actions made it or there is no dream."""
+        if number < len(line.real) and (is_truth or line.kind == "hands" or not line.dream):
             return line.real[number].picture
+        if is_truth:
+            return None
         return self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
     def strip(self, columns: int = COLUMNS) -> Strip:

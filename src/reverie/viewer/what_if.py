@@ -37,14 +37,15 @@ def make_what_if(agent: Agent, episodes: Mapping[str, Batch], numbers: Numbers, 
     shown = {name: batch.slice_time(0, MAX_ROWS) for name, batch in [*episodes.items()][:MAX_EPISODES]}
     content, report = export_parts(agent, numbers, steps, world=False)
     names, choices = action_names(agent), agent.action_spec.categorical_slices()
+    start = int(np.ravel(getattr(agent.action_space, "start", 0))[0])
     if len(choices) == 1 and not names:
-        names = [f"action {i}" for i in range(choices[0][1].stop - choices[0][1].start)]
+        names = [f"action {start + i}" for i in range(choices[0][1].stop - choices[0][1].start)]
     given = {
         "sliders": [slider for key, part in parts.items() for slider in _sliders(key, part, shown)][:MAX_NUMBERS],
         "count": sum(int(np.prod(part.shape)) for part in parts.values()),
         "names": names,
         "states": {x["name"]: x["input"] for x in content["outputs"] if x["role"] == "state"},
-        "start": int(np.ravel(getattr(agent.action_space, "start", 0))[0]),
+        "start": start,
         "episodes": [{"name": name, **_rows(agent, batch, names)} for name, batch in shown.items()],
     }
     blocks = {"program": {name: content[name] for name in ("parts", "tensors")}, "what-if-rows": given}
