@@ -87,10 +87,10 @@ class Part:
 
     def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs by label, for inputs by label."""
-        return dict(zip(self.outputs, self.compiled(*(values[label] for label in self.inputs)), strict=True))
+        return dict(zip(self.outputs, self.module(*(values[label] for label in self.inputs)), strict=True))
 
     @functools.cached_property
-    def compiled(self) -> torch.fx.GraphModule:
+    def module(self) -> torch.fx.GraphModule:
         """The operations as a module that takes and returns tensors in order."""
         graph, names = torch.fx.Graph(), dict[str, torch.fx.Node]()
         names |= {name: graph.placeholder(name) for name in self.variables}
@@ -125,13 +125,13 @@ def trace_policy(function: PolicyFunction) -> Part:
     noise = {spec.name: spec.metadata["distribution"] for spec in function.inputs if spec.role == "noise"}
     recorded = _record(function, inputs.values())
     function.remove_unused(recorded.graph, recorded.variables, recorded.results)
-    kept = [spec.name for spec in function.outputs]
+    labels = [spec.name for spec in function.outputs]
 
     def call(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given = {**inputs, **values}
-        return dict(zip(kept, function(*(given[spec.name] for spec in function.inputs)), strict=True))
+        all_inputs = {**inputs, **values}
+        return dict(zip(labels, function(*(all_inputs[spec.name] for spec in function.inputs)), strict=True))
 
-    return _part(recorded, inputs, noise, outputs, call, kept)
+    return _part(recorded, inputs, noise, outputs, call, labels)
 
 
 class _Recording(NamedTuple):
@@ -267,11 +267,11 @@ class _Module(nn.Module):
 
 def _part(
     recorded: _Recording, inputs: Mapping[str, Tensor], noise: Mapping[str, str], outputs: Sequence[str],
-    source: PartFunction, kept: Collection[str] = (),
+    source: PartFunction, labels: Collection[str] = (),
 ) -> Part:  # fmt: skip
-    """Return a function as a part, without what none of its outputs needs: the ``kept`` ones, or all."""
+    """Return a function as a part, without what none of its outputs needs: those with these ``labels``, or all."""
     labeled = zip(outputs, recorded.results, strict=True)
-    named = {label: name for label, name in labeled if label in (kept or outputs)}
+    named = {label: name for label, name in labeled if label in (labels or outputs)}
     needed, used = set(named.values()), list[torch.fx.Node]()
     for node in reversed([node for node in recorded.graph.nodes if node.op == "call_function"]):
         if node.name in needed:

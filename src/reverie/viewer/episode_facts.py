@@ -65,7 +65,7 @@ class PlayedEpisode:
         return float(np.sum(self.rewards))
 
 
-class Look(NamedTuple):
+class EpisodeLook(NamedTuple):
     """An episode that is played again: rows with pictures, and what the critic says of each row."""
 
     pictures: list[list[Any]]
@@ -81,7 +81,7 @@ class Look(NamedTuple):
     """Whether the critic's units differ from the environment's."""
 
 
-def make_eval_env(agent: Agent, render: bool = False) -> Any:
+def make_gym_eval_env(agent: Agent, render: bool = False) -> Any:
     """Make an environment as for evaluations."""
     return make_gym(agent.config.eval_env_config, agent.eval_factory, render)
 
@@ -90,7 +90,7 @@ def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[
     """Play new episodes with the most likely actions, or with random ones; of each task equally many."""
     first_seed, played = derived_seeds(agent.config.seed)["test"], list[PlayedEpisode]()
     rng = np.random.default_rng(first_seed)
-    with contextlib.closing(make_eval_env(agent)) as env:
+    with contextlib.closing(make_gym_eval_env(agent)) as env:
 
         def change(action: Any, obs: Any) -> Any:
             if not is_random:
@@ -176,12 +176,12 @@ def pick_episodes(played: Sequence[PlayedEpisode]) -> dict[str, PlayedEpisode]:
     return picked | ({"median": median} if median is not best else {}) | {high: best}
 
 
-def look_again(agent: Agent, episode: PlayedEpisode, frames: int) -> Look:
+def look_again(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
     """Play an episode again: draw evenly spaced rows, if the environment can be drawn, and ask the critic."""
     length, steps, inputs = len(episode.rewards), list[PlayedStep](), list[Any]()
     rows = spread(length + 1, frames)
     drawn, is_short = dict[int, np.ndarray](), length < MAX_LOOK
-    with contextlib.closing(make_eval_env(agent, render=bool(rows))) as env, seeded_rng(episode.seed):
+    with contextlib.closing(make_gym_eval_env(agent, render=bool(rows))) as env, seeded_rng(episode.seed):
         limit_size(env, SIDE)
         played = play_episode(agent, env, seed=episode.seed, options=task_options(agent, episode.task))
         for number, step in enumerate(itertools.islice(played, length + 1)):
@@ -193,17 +193,17 @@ def look_again(agent: Agent, episode: PlayedEpisode, frames: int) -> Look:
                 steps.append(step)
     pictures = [[number, encode_picture(frame)] for number, frame in drawn.items()]
     if not is_short:
-        return Look(pictures, None, {}, None, np.nan)
+        return EpisodeLook(pictures, None, {}, None, np.nan)
     masks = [step.mask for step in steps] if MASK_KEY in agent.obs_spec else None
     batch = agent.make_episode(
         inputs, [step.action for step in steps[1:]], [step.reward for step in steps[1:]],
         terminal=episode.is_terminal, action_masks=masks,
     )  # fmt: skip
-    return Look(pictures, batch, *_ask_critic(agent, batch, episode.is_terminal))
+    return EpisodeLook(pictures, batch, *_ask_critic(agent, batch, episode.is_terminal))
 
 
 def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str, np.ndarray], int | None, float, bool]:
-    """Return the lines, the fall, the gap and whether units differ, as in :class:`Look` of an episode ``[1, T]``."""
+    """Return ``lines``, ``fall``, ``gap`` and ``is_scaled`` of :class:`EpisodeLook` for an episode ``[1, T]``."""
     nothing: tuple[dict[str, np.ndarray], None, float, bool] = {}, None, np.nan, False
     has_world = getattr(agent.algo, "world", None) is not None
     if is_goal_agent(agent) or not (has_world or isinstance(agent.algo, ModelFree)):
@@ -247,13 +247,13 @@ def encode_picture(frame: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def describe_shown(name: str, episode: PlayedEpisode, look: Look) -> dict[str, Any]:
+def describe_shown(name: str, episode: PlayedEpisode, look: EpisodeLook) -> dict[str, Any]:
     """Return an episode for the page: its name, facts, pictures, and a chart of the critic's values."""
     task = [] if episode.task is None else [f"task {episode.task}"]
     texts = [f"return {format_number(episode.total)}", count_noun(len(episode.rewards), "step"), episode.ending]
-    shown: dict[str, Any] = {"name": name, "facts": [*task, *texts, f"seed {episode.seed}"], "pictures": look.pictures}
+    entry: dict[str, Any] = {"name": name, "facts": [*task, *texts, f"seed {episode.seed}"], "pictures": look.pictures}
     if not look.lines:
-        return shown
+        return entry
     unit = " (rewards as scaled for the critic)" if look.is_scaled else ""
     rest = "" if episode.is_terminal else ", with the critic's last value for the rest"
     length = len(episode.rewards) + (not episode.is_terminal)  # a critic does not learn the value of an end
@@ -266,9 +266,9 @@ def describe_shown(name: str, episode: PlayedEpisode, look: Look) -> dict[str, A
         for line, text, kind in (("return that came", rest, "real"), ("critic", "", "dream"))
     ]
     if look.fall is not None:
-        shown["facts"].append(f"value fell at row {look.fall}")
+        entry["facts"].append(f"value fell at row {look.fall}")
         ahead = f"; the best action was ahead by {format_number(look.gap)}" if np.isfinite(look.gap) else ""
-        place = [look.fall - 1, look.lines["critic"][look.fall - 1]]
-        lines.append({"name": f"before the largest fall{ahead}", "kind": "place", "points": [place]})
+        point = [look.fall - 1, look.lines["critic"][look.fall - 1]]
+        lines.append({"name": f"before the largest fall{ahead}", "kind": "place", "points": [point]})
     label = f"The critic's value of each row of “{name}”, and the discounted return that came"
-    return shown | {"chart": {"label": label, "unit": "row", "lines": lines, "low": True}}
+    return entry | {"chart": {"label": label, "unit": "row", "lines": lines, "low": True}}

@@ -259,9 +259,13 @@ def _describe_run(
     film = draw_film(agent, dreamt[0], dreamt[1], frames) if agent and frames and dreamt else {}
     sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
     if looks:
-        shown = [describe_shown(name, picked[name], look) for name, look in looks.items()]
+        entries = [describe_shown(name, picked[name], look) for name, look in looks.items()]
         sections.append(
-            {"title": "Episodes", "shown": shown, "text": [x for x in (remark, BOTH_SIDES * ("players" in facts)) if x]}
+            {
+                "title": "Episodes",
+                "shown": entries,
+                "text": [x for x in (remark, BOTH_SIDES * ("players" in facts)) if x],
+            }
         )
     if walk is not None and "what-if-rows" in walk.blocks:
         sections.append({"title": "What would it do if …", "id": WHAT_IF})

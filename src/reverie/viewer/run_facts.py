@@ -61,7 +61,7 @@ from reverie.viewer.episode_facts import (
     SIDE,
     PlayedEpisode,
     encode_picture,
-    make_eval_env,
+    make_gym_eval_env,
     play_episodes,
     spread,
     task_options,
@@ -326,8 +326,8 @@ def draw_film(agent: Agent, episode: Batch, dreams: Sequence[tuple[int, Arrays, 
             for side in sides
         ]
         texts = [(f"step {step:,}", _describe_parting(strip)) for step, _, strip in dreams]
-        shown = [{"name": name, "text": text, "pictures": x} for (name, text), x in zip(texts, dreamt, strict=True)]
-        return {"rows": rows, "pictures": truth, "dreams": shown}
+        entries = [{"name": name, "text": text, "pictures": x} for (name, text), x in zip(texts, dreamt, strict=True)]
+        return {"rows": rows, "pictures": truth, "dreams": entries}
     return {}
 
 
@@ -351,7 +351,7 @@ def map_goal(agent: Agent, task: int | None) -> dict[str, Any]:
         states, name = GoalStates(agent), "a recorded state"
         goal = {key: states.obs[key][:1] for key in states.keys}
         if has_env(agent):
-            with contextlib.closing(make_eval_env(agent)) as env:
+            with contextlib.closing(make_gym_eval_env(agent)) as env:
                 seed = derived_seeds(agent.config.seed)["test"]
                 first = next(play_episode(agent, env, seed=seed, options=task_options(agent, task)))
                 goal = observed_goal(agent, agent.to_step(agent.observer.raw_input(env, first.obs)).obs)

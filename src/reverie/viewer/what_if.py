@@ -31,36 +31,36 @@ def make_what_if(agent: Agent, episodes: Mapping[str, Batch], numbers: Numbers, 
         ConfigError: the agent cannot be a program.
     """
     parts = {key: part for key, part in agent.obs_spec.items() if part.kind not in SPECIAL_KINDS}
-    is_told = all(part.kind in ("vector", "categorical") for part in parts.values())
-    if not parts or not is_told or agent.config.env.frame_stack > 1 or not episodes:
+    has_only_numbers = all(part.kind in ("vector", "categorical") for part in parts.values())
+    if not parts or not has_only_numbers or agent.config.env.frame_stack > 1 or not episodes:
         return None
-    shown = {name: batch.slice_time(0, MAX_ROWS) for name, batch in [*episodes.items()][:MAX_EPISODES]}
+    batches = {name: batch.slice_time(0, MAX_ROWS) for name, batch in [*episodes.items()][:MAX_EPISODES]}
     content, report = export_parts(agent, numbers, steps, world=False)
     names, choices = action_names(agent), agent.action_spec.categorical_slices()
     start = int(np.ravel(getattr(agent.action_space, "start", 0))[0])
     if len(choices) == 1 and not names:
         names = [f"action {start + i}" for i in range(choices[0][1].stop - choices[0][1].start)]
-    given = {
-        "sliders": [slider for key, part in parts.items() for slider in _sliders(key, part, shown)][:MAX_NUMBERS],
+    data = {
+        "sliders": [slider for key, part in parts.items() for slider in _sliders(key, part, batches)][:MAX_NUMBERS],
         "count": sum(int(np.prod(part.shape)) for part in parts.values()),
         "names": names,
         "states": {x["name"]: x["input"] for x in content["outputs"] if x["role"] == "state"},
         "start": start,
-        "episodes": [{"name": name, **_rows(agent, batch, names)} for name, batch in shown.items()],
+        "episodes": [{"name": name, **_rows(agent, batch, names)} for name, batch in batches.items()],
     }
-    blocks = {"program": {name: content[name] for name in ("parts", "tensors")}, "what-if-rows": given}
+    blocks = {"program": {name: content[name] for name in ("parts", "tensors")}, "what-if-rows": data}
     return Walk([STATIC / "program.js", STATIC / "what_if.js"], blocks, report)
 
 
 def _sliders(key: str, part: ObsPart, episodes: Mapping[str, Batch]) -> list[dict[str, Any]]:
     """Return the numbers of an observation with their ranges: those of the space, or else of the rows."""
     rows = np.concatenate([_flatten(batch.obs[key]) for batch in episodes.values()])
-    found = BOUNDS.search(part.declared_bounds)
+    bounds = BOUNDS.search(part.declared_bounds)
     sliders = list[dict[str, Any]]()
     for i, column in enumerate(rows.T):
         low, high = float(column.min()), float(column.max())
-        if found:
-            low, high = float(found[1]), float(found[2])
+        if bounds:
+            low, high = float(bounds[1]), float(bounds[2])
         if part.kind == "categorical":
             low, high = 0.0, float(part.classes[i] - 1)
         name = f"{key} {i}" if rows.shape[1] > 1 else key

@@ -32,7 +32,7 @@ let episode = episodes[0], at = 0, memory = null;
 // Each output of the policy in words: a line for each class, or one for an action of several numbers.
 function describe(out) {
   const scores = out.probabilities ?? out.values;
-  if (names.length && scores) return names.map((name, i) => [name, out.probabilities ? `${Math.round(100 * scores[i])} %` : short(scores[i])]);
+  if (names.length && scores) return names.map((name, i) => [name, out.probabilities ? `${Math.round(100 * scores[i])} %` : Number.isFinite(scores[i]) ? short(scores[i]) : "illegal"]);
   return Object.entries(out).filter(([name]) => name === "action" || name.startsWith("action/")).map(([name, x]) => [name, names.length ? names[x[0] - start] : [...x].map(short).join(", ")]);
 }
 const list = el("dl"), did = el("p"), row = range("row", 0, 0, 1, () => go(+row.slider.value)), choice = el("select"), fields = el("div"), reset = el("button", "As it was");
