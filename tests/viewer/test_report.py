@@ -15,10 +15,11 @@ import reverie
 from browser import launched_browser, playwright, violations
 from reverie.agent.dream_strip import make_value_strip
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.seeding import seeded_rng
 from reverie.core.statistics import RESAMPLES, estimate_interval, interval, iqm
 from reverie.distributed.compare import describe_further_seeds, seeds_to_separate
+from reverie.envs.rooms import Rooms
 from reverie.log.right_dreams import read_right_dreams
 from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes, play_episodes
 from reverie.viewer.findings import Mean, Share, find, format_number
@@ -368,6 +369,23 @@ def test_returns_of_a_game_are_those_of_the_first_player(tmp_path):
     rewards, values = np.array([0.0, 0.0, 1.0]), np.array([-0.8, 0.9, 0.0])  # the second player wins
     came = make_value_strip(rewards, values, values, value_discount(agent), True).lines["return that came"]
     assert came == pytest.approx([-1.0, 1.0, 0.0], abs=0.01)
+
+
+def test_an_environment_of_ones_own_draws_as_before(monkeypatch):
+    """Its tiles are small for the report alone; if it cannot be drawn, there are no pictures."""
+    env = Rooms(render_mode="rgb_array")
+    agent, sizes = reverie.load(lambda obs: 2, env=env), []
+    draw = type(env.unwrapped).render
+    monkeypatch.setattr(type(env.unwrapped), "render", lambda inner: sizes.append(inner.tile_size) or draw(inner))
+    episode = PlayedEpisode(0, [0.0] * 3, "cut by the report", None, False, None)
+    assert len(look_again(agent, episode, 2).pictures) == 2
+    assert (sizes, env.unwrapped.tile_size) == ([18, 18], 32)
+
+    def fail(inner):
+        raise EnvError("no driver")
+
+    monkeypatch.setattr(type(env.unwrapped), "render", fail)
+    assert look_again(agent, episode, 2).pictures == []
 
 
 def test_episodes_are_named_by_what_tells_them_apart():

@@ -18,7 +18,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import InstanceWrapper, close_quietly
-from reverie.envs.render import RenderFn, limit_size, make_renderer
+from reverie.envs.render import RenderFn, limited_size, make_renderer
 from reverie.log.strip import Strip
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
@@ -139,10 +139,9 @@ def open_renderer(player: Player, keys: Collection[str], side: int | None = None
         yield None
         return
     try:
-        if side is not None:
-            limit_size(env.env, side)
-        paint = make_renderer(env.env, spec, spec.keys() == player.obs_spec.keys())
-        yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
+        with limited_size(env.env, side):
+            paint = make_renderer(env.env, spec, spec.keys() == player.obs_spec.keys())
+            yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
     finally:
         close_quietly(env)
 

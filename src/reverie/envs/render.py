@@ -6,7 +6,7 @@ The environments are not imported here: they are recognized by their class names
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -25,11 +25,19 @@ RENDER_METHOD = "render_observation"
 returns uint8 ``[H, W, 3]``."""
 
 
-def limit_size(env: gymnasium.Env[Any, Any], side: int) -> None:
-    """Let an environment of tiles draw at most ``side`` pixels: MiniGrid computes each in Python."""
+@contextlib.contextmanager
+def limited_size(env: gymnasium.Env[Any, Any], side: int | None) -> Iterator[None]:
+    """Let an environment of tiles draw at most ``side`` pixels in the context: MiniGrid computes each in Python."""
     inner: Any = env.unwrapped
-    if hasattr(inner, "tile_size") and hasattr(inner, "grid"):
-        inner.tile_size = max(8, min(inner.tile_size, side // max(inner.width, inner.height)))
+    if side is None or not (hasattr(inner, "tile_size") and hasattr(inner, "grid")):
+        yield
+        return
+    size = inner.tile_size
+    inner.tile_size = max(8, min(size, side // max(inner.width, inner.height)))
+    try:
+        yield
+    finally:
+        inner.tile_size = size
 
 
 def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:

@@ -27,7 +27,7 @@ from reverie.core.types import FLAGS, Batch, Step
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.goal_tasks import GoalTasks
 from reverie.envs.make import make_gym
-from reverie.envs.render import is_picture, limit_size
+from reverie.envs.render import is_picture, limited_size
 from reverie.envs.wrappers import wrapper_stack
 from reverie.log.video import shrink, upscale
 from reverie.viewer.findings import format_number
@@ -178,11 +178,18 @@ def pick_episodes(played: Sequence[PlayedEpisode]) -> dict[str, PlayedEpisode]:
 
 def look_again(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
     """Play an episode again: draw evenly spaced rows, if the environment can be drawn, and ask the critic."""
+    with contextlib.suppress(ReverieError):
+        return _look(agent, episode, frames)
+    return _look(agent, episode, 0)
+
+
+def _look(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
     length, steps, inputs = len(episode.rewards), list[PlayedStep](), list[Any]()
     rows = spread(length + 1, frames)
     drawn, is_short = dict[int, np.ndarray](), length < MAX_LOOK
-    with contextlib.closing(make_gym_eval_env(agent, render=bool(rows))) as env, seeded_rng(episode.seed):
-        limit_size(env, SIDE)
+    side = SIDE if agent.config.env.pixels == "none" else None  # else the agent sees what is drawn
+    env_open = contextlib.closing(make_gym_eval_env(agent, render=bool(rows)))
+    with env_open as env, limited_size(env, side), seeded_rng(episode.seed):
         played = play_episode(agent, env, seed=episode.seed, options=task_options(agent, episode.task))
         for number, step in enumerate(itertools.islice(played, length + 1)):
             is_drawn = number in rows and env.render_mode is not None
