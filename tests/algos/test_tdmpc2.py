@@ -233,6 +233,10 @@ def test_the_page_shows_rewards_and_values_without_pictures(run):
     session.close()
 
 
+def test_it_has_a_report(run):
+    assert reverie.report(run, episodes=2, dreams=2, frames=0).finding.startswith("A mean return of ")
+
+
 def test_dropout_and_targets_keep_to_learning():
     """Targets never drop; plans and dreams do not either."""
     agent = tiny("tdmpc2", {"networks.dropout": 0.5}).build(SPECS["vector"], MOVES, seed=1)

@@ -265,6 +265,25 @@ def test_lanes(page, site):
     go(page, "u", (".lane", 2), "#undo", ("#lanes", None), ("#row", re.compile(f"of {last}$")))
 
 
+def test_a_lane_of_ones_own_is_beside_the_episode(page, site):
+    """On wide screens, while its actions are others: the picture is the episode's, not that of the lane."""
+    page.set_viewport_size({"width": 1500, "height": 1000})
+    opened(page, site, at=2)
+    expect(page.locator("#episode")).to_be_hidden()
+    go(page, "m", "0", row("3 of .*"), "0", row("4 of .*"), "m")
+    if page.locator("#lanes").is_hidden():  # these were the policy's actions
+        go(page, "m", "1", row("5 of .*"), "m")
+    expect(page.locator("#episode")).to_be_visible()
+    expect(page.locator("#real b")).to_have_text("your hands")
+    page.wait_for_function(f"() => [document.querySelector('#episode canvas')].every({DRAWN})")
+    left, middle, right = (page.locator(f"#{name}").bounding_box()["x"] for name in ("episode", "real", "dream"))
+    assert left < middle < right
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1500
+    go(page, "u", ("#lanes", None))
+    expect(page.locator("#episode")).to_be_hidden()
+    expect(page.locator("#real b")).to_have_text("Environment")
+
+
 def test_a_dream_that_ends(page, site):
     opened(page, site, "mapped", at=5)
     go(page, (CHIP, re.compile("the dream ends here")), "b", (NOTE, re.compile("the dream ends at row 5")))

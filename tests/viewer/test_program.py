@@ -154,6 +154,27 @@ def test_other_operations(run):
     check(run, {"f": part}, [("f", {"x": torch.randn(1, 12), "i": torch.randint(6, (2, 2))}) for _ in range(5)], 2e-6)
 
 
+def test_a_function_is_recorded_in_one_pass():
+    """Changes in place too; a function that branches on values is refused."""
+    calls, x, i = [], torch.tensor([[0.3, -0.2, 0.9]]), torch.tensor([2])
+
+    def change(x, i):
+        calls.append(1)
+        y, hot = x.clone(), F.one_hot(i, 3)
+        y[:, 1] = x[:, 0]
+        is_large = y > 0.5
+        is_large |= hot.bool()
+        return {"y": y.masked_fill_(is_large, 7.0), "norm": F.rms_norm(x, (3,)), "mix": torch.lerp(x, y, x)}
+
+    part = trace(change, {"x": x, "i": i})
+    assert len(calls) == 2  # its outputs and random inputs first
+    values = {"x": torch.tensor([[0.1, 0.6, 0.2]]), "i": torch.tensor([0])}
+    for name, y in part(values).items():
+        torch.testing.assert_close(y, change(**values)[name])
+    with pytest.raises(ConfigError, match="cannot compute what branches on values"):
+        trace(lambda x: {"y": x if x.sum() > 0 else -x}, {"x": x})
+
+
 def test_convolutions_and_pools(run):
     torch.manual_seed(0)
     nets = {

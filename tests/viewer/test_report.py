@@ -13,13 +13,17 @@ import yaml
 
 import reverie
 from browser import launched_browser, playwright, violations
+from reverie.agent.dream_strip import make_value_strip
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.seeding import seeded_rng
 from reverie.core.statistics import RESAMPLES, estimate_interval, interval, iqm
 from reverie.distributed.compare import describe_further_seeds, seeds_to_separate
+from reverie.envs.rooms import Rooms
 from reverie.log.right_dreams import read_right_dreams
+from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes, play_episodes
 from reverie.viewer.findings import Mean, Share, find, format_number
+from reverie.viewer.model_free_values import critic_rewards, value_discount
 
 RUN = {"step": 1000, "unit": "env steps", "horizon": 15}
 GOOD, POOR, RANDOM = Mean(90.0, 85.0, 95.0, 20), Mean(22.0, 15.0, 30.0, 20), Mean(20.0, 14.0, 26.0, 10)
@@ -38,6 +42,7 @@ CRITIC = {"expected": 60.0, "actual": 40.0, "error": Mean(20.0, 12.0, 28.0, 15)}
             "Not evaluated: the last 2 logged means of training episodes average 2.",
         ),
         ({"score": POOR, "random": RANDOM}, "No better than random actions: 22.0 against 20.0."),
+        ({"score": RANDOM, "random": POOR._replace(low=26.5)}, "Worse than random actions: 20.0 against 22.0."),
         (
             {"score": GOOD, "random": RANDOM},
             "A mean return of 90.0 [85.0, 95.0] over 20 episodes, after 1,000 env steps.",
@@ -136,7 +141,15 @@ def test_the_page_shows_them(page):
             assert looked.locator("h1").inner_text() == page.finding
             assert looked.locator(".episode").count() == 5
             assert looked.evaluate("document.documentElement.scrollWidth") == width
-            assert looked.locator(".frames img").count() == 15
+            assert looked.locator(".episode .frames img").count() == 15
+            slider = looked.get_by_role("slider", name="Snapshot")
+            slider.focus()
+            texts = [slider.get_attribute("aria-valuetext")]
+            for _ in page.facts["snapshots"][1:]:
+                slider.press("ArrowLeft")
+                texts.append(slider.get_attribute("aria-valuetext"))
+            steps = [f"step {step:,}" for step, _ in page.facts["snapshots"]]
+            assert [text.partition(":")[0] for text in texts] == steps[::-1]
         assert complaints == []
         audited = browser.new_context(bypass_csp=True).new_page()
         audited.goto(page.path.as_uri())
@@ -310,6 +323,118 @@ def test_the_agent_acts_in_the_page_by_its_program(tmp_path):
     assert 'id="program"' not in reverie.report(run, episodes=2, frames=0, program="none").path.read_text()
     with pytest.raises(ConfigError, match=r"max_bytes = 1,000: the page has .* bytes without pictures"):
         reverie.report(run, episodes=2, frames=2, max_bytes=1000)
+
+
+def test_the_critic_is_shown_beside_the_return_that_came(tmp_path):
+    """The lines, and the row to which the value falls, are computed by hand from the rows."""
+    run, quiet = tmp_path / "dqn", {"tensorboard": False, "console": False, "eval_episodes": 0}
+    reverie.train("dqn", env="MountainCar-v0", steps=300, run=run, **{"env.max_episode_steps": 60}, **quiet)
+    agent = reverie.load(run)
+    (played,) = play_episodes(agent, 1)
+    look = look_again(agent, played, 0)
+    rows = [agent.value(obs) for obs in look.batch.obs["observation"][0].numpy()]
+    gamma, came = agent.config.algo.discount, rows[-1]
+    rewards = critic_rewards(agent, np.float32([0.0, *played.rewards]))[1:]
+    for reward in rewards[::-1]:
+        came = reward + gamma * came
+    assert look.lines["critic"] == pytest.approx(rows, abs=1e-4)
+    assert look.lines["return that came"][0] == pytest.approx(came, abs=1e-3)
+    falls = np.array(rows[:-1]) - rewards - gamma * np.array(rows[1:])
+    expected = int(falls.argmax()) + 1 if falls.max() > 2 * np.std(rows) else None
+    assert look.fall == expected
+    shown = describe_shown("worst", played, look._replace(fall=31))
+    assert shown["chart"]["lines"][0]["name"] == (
+        "return that came, with the critic's last value for the rest (rewards as scaled for the critic)"
+    )
+    assert shown["facts"][-1] == "value fell at row 31"
+    assert shown["chart"]["lines"][-1]["points"] == [[30, pytest.approx(rows[30], abs=1e-4)]]
+
+
+def test_returns_of_a_game_are_those_of_the_first_player(tmp_path):
+    """The agent plays both sides, so that random actions are no rival; the returns are computed by hand."""
+    game = {"id": "reverie/TicTacToe-v0", "kwargs": {"opening_moves": 4}}
+    agent = reverie.load(lambda obs: int(np.argmax(obs["action_mask"])), env=game)
+    page = reverie.report(agent, out=tmp_path / "facts.json", episodes=10)
+    env = agent.make_env()
+    for episode in page.facts["episodes"]:
+        (obs, _), total, over = env.reset(seed=episode["seed"]), 0.0, False
+        while not over:
+            mover = obs["player"]
+            obs, reward, over, _, _ = env.step(int(np.argmax(obs["action_mask"])))
+            total += float(reward) * (1 if mover == 0 else -1)
+        assert episode["return"] == total
+    assert {episode["return"] for episode in page.facts["episodes"]} >= {-1.0, 1.0}
+    assert page.facts["findings"][0]["support"].startswith("The agent plays both sides; returns are the first player's")
+    assert "random" not in page.facts
+    rewards, values = np.array([0.0, 0.0, 1.0]), np.array([-0.8, 0.9, 0.0])  # the second player wins
+    came = make_value_strip(rewards, values, values, value_discount(agent), True).lines["return that came"]
+    assert came == pytest.approx([-1.0, 1.0, 0.0], abs=0.01)
+
+
+def test_an_environment_of_ones_own_draws_as_before(monkeypatch):
+    """Its tiles are small for the report alone; if it cannot be drawn, there are no pictures."""
+    env = Rooms(render_mode="rgb_array")
+    agent, sizes = reverie.load(lambda obs: 2, env=env), []
+    draw = type(env.unwrapped).render
+    monkeypatch.setattr(type(env.unwrapped), "render", lambda inner: sizes.append(inner.tile_size) or draw(inner))
+    episode = PlayedEpisode(0, [0.0] * 3, "cut by the report", None, False, None)
+    assert len(look_again(agent, episode, 2).pictures) == 2
+    assert (sizes, env.unwrapped.tile_size) == ([18, 18], 32)
+
+    def fail(inner):
+        raise EnvError("no driver")
+
+    monkeypatch.setattr(type(env.unwrapped), "render", fail)
+    assert look_again(agent, episode, 2).pictures == []
+
+
+def test_episodes_are_named_by_what_tells_them_apart():
+    def name(*episodes):
+        played = [PlayedEpisode(0, [x] * n, "the end", None, True, None) for x, n in episodes]
+        return {key: (x.total, len(x.rewards)) for key, x in pick_episodes(played).items()}
+
+    assert name((1.0, 5)) == {"the only one": (5.0, 5)}
+    assert name((1.0, 5), (1.0, 5)) == {"one of 2 alike": (5.0, 5)}
+    assert name((0.0, 5), (0.0, 7)) == {"longest": (0.0, 7), "shortest": (0.0, 5)}
+    numbers = {"worst": (1.0, 1), "worst 2": (2.0, 2), "worst 3": (3.0, 3), "median": (4.0, 4), "best": (6.0, 6)}
+    assert name(*[(1.0, n) for n in range(1, 7)]) == numbers
+
+
+def test_the_page_answers_to_other_observations(tmp_path):
+    """As the agent does; the environment has no page program."""
+    run, quiet = tmp_path / "ppo", {"tensorboard": False, "console": False, "eval_episodes": 0}
+    reverie.train("ppo", env="MountainCar-v0", steps=256, run=run, **{"algo.rollout": 32}, **quiet)
+    agent, page = reverie.load(run), reverie.report(run, episodes=1, frames=0)
+    (batch,) = [look_again(agent, played, 0).batch for played in play_episodes(agent, 1)]
+    with launched_browser() as browser:
+        looked = look_at(browser, page.path)
+
+        def chances():
+            return [int(text.strip(" %")) for text in looked.locator("#what-if dd").all_inner_texts()]
+
+        def expected(obs):
+            return pytest.approx(100 * agent.distribution(np.float32(obs))["probabilities"], abs=0.6)
+
+        def move(name, value):
+            looked.get_by_role("slider", name=name).evaluate(
+                "(slider, x) => { slider.value = x; slider.dispatchEvent(new Event('input')); }", value
+            )
+
+        move("row", 7)
+        obs = batch.obs["observation"][0, 7].tolist()
+        assert chances() == expected(obs)
+        taken = int(batch.action[0, 7].argmax())
+        assert f"In the episode it did: action {taken}." in looked.inner_text("#what-if")
+        for number, value in ((0, -0.9), (1, 0.05)):
+            move(f"observation {number}", value)
+            obs[number] = float(looked.get_by_role("slider", name=f"observation {number}").input_value())
+        assert obs == pytest.approx([-0.9, 0.05], abs=0.01)
+        assert chances() == expected(obs)
+        looked.get_by_role("button", name="As it was").click()
+        assert chances() == expected(batch.obs["observation"][0, 7])
+        audited = browser.new_context(bypass_csp=True).new_page()
+        audited.goto(page.path.as_uri())
+        assert violations(audited) == []
 
 
 def test_it_says_nothing_of_this_machine(trained, page):

@@ -16,9 +16,11 @@ from reverie.cli.main import main
 from reverie.core import wall_clock
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
+from reverie.objectives.transforms import RewardTransform
 from reverie.viewer import export
 from reverie.viewer.episode_source import RecordedEnv, action_names
 from reverie.viewer.export import export_episode
+from reverie.viewer.model_free_values import critic_rewards
 from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.session import Session
 from tiny_configs import FEW
@@ -355,6 +357,13 @@ def test_files(session, monkeypatch):
     _, clip = export_episode(session, "gif", "a run")  # truth and dream above your hands and dream 2
     (length, height, width, _), changed = clip.shape, (clip[-1] != clip[-2]).any(-1)
     assert (length, changed[: height // 2].any(), changed[height // 2 :, width // 2 :].any()) == (10, False, True)
+
+
+def test_rewards_are_in_the_units_of_a_world_models_critic(folder):
+    """A world model may learn a transform of the rewards, such as tanh, of which its critic predicts the return."""
+    agent, rewards = load(folder / "mapped"), np.float32([0.0, 0.5, 3.0])
+    agent.algo.world.transform = RewardTransform(torch.tanh, torch.atanh)
+    assert critic_rewards(agent, rewards) == pytest.approx(np.tanh(rewards))
 
 
 def test_the_first_showing_is_the_longest_of_six_episodes(agent, monkeypatch):

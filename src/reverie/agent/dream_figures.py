@@ -18,7 +18,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import InstanceWrapper, close_quietly
-from reverie.envs.render import RenderFn, make_renderer
+from reverie.envs.render import RenderFn, limited_size, make_renderer
 from reverie.log.strip import Strip
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
@@ -123,8 +123,11 @@ DrawFn = Callable[[Arrays], np.ndarray]
 
 
 @contextlib.contextmanager
-def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | None]:
-    """Return a renderer by the agent's environment for observations of these keys; None if it cannot draw them."""
+def open_renderer(player: Player, keys: Collection[str], side: int | None = None) -> Iterator[DrawFn | None]:
+    """Return a renderer by the agent's environment for observations of these keys; None if it cannot draw them.
+
+    ``side``: pictures need not be larger, if smaller ones are faster.
+    """
     spec = {key: part for key, part in player.obs_spec.items() if key in keys}
     unknown = player.config.env.pixels != "none" or not spec
     if unknown or isinstance(player.factory, InstanceWrapper):  # a user's instance can be in the middle of an episode
@@ -136,8 +139,9 @@ def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | No
         yield None
         return
     try:
-        paint = make_renderer(env.env, spec, spec.keys() == player.obs_spec.keys())
-        yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
+        with limited_size(env.env, side):
+            paint = make_renderer(env.env, spec, spec.keys() == player.obs_spec.keys())
+            yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
     finally:
         close_quietly(env)
 
@@ -150,9 +154,9 @@ def _pictures(paint: RenderFn, spec: ObsSpec, stacked: int, side: Arrays) -> np.
 
 
 @contextlib.contextmanager
-def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[DrawFn]:
+def open_renderer_or_image(player: Player, keys: Collection[str], side: int | None = None) -> Iterator[DrawFn]:
     """Like :func:`open_renderer`, but fall back to the first image observation; ConfigError if there is none."""
-    with open_renderer(player, keys) as paint:
+    with open_renderer(player, keys, side) as paint:
         images = [key for key, part in player.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
             if not keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import logging
@@ -114,10 +115,9 @@ def _export_program(player: Player, file: Path, numbers: Numbers, world: bool, s
     with _silence_exporters(), torch.no_grad(), use_only_kernels():
         function = None if world else PolicyFunction(plain, 1)
         parts = trace_world(plain) if function is None else {"act": trace_policy(function)}
-    exact = _compare_program(plain, function, parts, None, steps, ATOL)
+    exact, rounding = _compare_program(plain, function, parts, numbers, steps)
     if exact[0] > MAX_TIE_SHARE * steps or exact[1] > ATOL:
         raise RunError(f"the exported program computes something else than {player!r}. Nothing was written.")
-    _, rounding = _compare_program(plain, function, parts, numbers, steps, math.inf)
     report = ExportReport(file, file, steps, *exact, rounding)
     content = _export_metadata(player, function, "program", report) | to_json(parts, numbers)
     with disk_errors_as_run_error(file):
@@ -127,20 +127,22 @@ def _export_program(player: Player, file: Path, numbers: Numbers, world: bool, s
 
 
 def _compare_program(
-    player: Player, function: PolicyFunction | None, parts: Mapping[str, Part], numbers: Numbers | None, steps: int,
-    tolerance: float,
-) -> tuple[int, float]:  # fmt: skip
-    """Compare parts, with weights that are rounded to ``numbers``, with the agent: as :func:`compare_with_agent`."""
-    rounded = {name: part if numbers is None else part.with_rounding(numbers) for name, part in parts.items()}
+    player: Player, function: PolicyFunction | None, parts: Mapping[str, Part], numbers: Numbers, steps: int
+) -> tuple[tuple[int, float], float]:
+    """Compare parts with the agent as :func:`compare_with_agent`; also return the difference that rounding makes."""
+    rounded = {name: part.with_rounding(numbers) for name, part in parts.items()}
     if function is None:
-        return compare_world(player, rounded, {name: part.source for name, part in parts.items()}, steps)
+        sources = {name: part.source for name, part in parts.items()}
+        exact, (_, rounding) = compare_world(player, [parts, rounded], sources, steps)
+        return exact, rounding
     names = [[spec.name for spec in specs] for specs in (function.inputs, function.outputs)]
 
-    def call(inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = rounded["act"](dict(zip(names[0], inputs, strict=True)))
+    def call(act: Part, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = act(dict(zip(names[0], inputs, strict=True)))
         return [outputs[name] for name in names[1]]
 
-    return compare_with_agent(function, call, steps, tolerance)
+    exact = compare_with_agent(function, functools.partial(call, parts["act"]), steps)
+    return exact, compare_with_agent(function, functools.partial(call, rounded["act"]), steps, math.inf)[1]
 
 
 def _choose_format(format: Format | None, out: Path | str | None) -> Format:

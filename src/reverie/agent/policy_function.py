@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,9 +140,11 @@ class PolicyFunction(nn.Module):
 
     def graph(self) -> torch.export.ExportedProgram:
         """Return the function as a graph, without the inputs and states that matter for no action, now or later."""
-        self._remove_unused(self._export())
-        program: torch.export.ExportedProgram = self._export().run_decompositions({})
-        _merge_duplicates(program)
+        program: torch.export.ExportedProgram = self._export()
+        self.remove_unused(program.graph, program.graph_signature.user_inputs, program.graph_signature.user_outputs)
+        program = self._export().run_decompositions({})
+        merge_duplicates(program.graph)
+        program.graph_module.recompile()
         return program
 
     def _export(self) -> torch.export.ExportedProgram:
@@ -150,11 +152,14 @@ class PolicyFunction(nn.Module):
         axes = (tuple({0: torch.export.Dim("batch")} for _ in examples),) if self.batch is None else None
         return torch.export.export(self, examples, dynamic_shapes=axes, strict=False)
 
-    def _remove_unused(self, program: torch.export.ExportedProgram) -> None:
-        nodes = {node.name: node for node in program.graph.nodes}
-        signature = program.graph_signature
-        input_names = dict(zip(signature.user_inputs, (spec.name for spec in self.inputs), strict=True))
-        outputs = dict(zip((spec.name for spec in self.outputs), signature.user_outputs, strict=True))
+    def remove_unused(self, graph: torch.fx.Graph, variables: Iterable[Any], results: Iterable[Any]) -> None:
+        """Remove from :attr:`inputs` and :attr:`outputs` the inputs and states that matter for no action, now or later.
+
+        ``variables`` and ``results``: the names of their nodes in a ``graph`` of the function.
+        """
+        nodes = {node.name: node for node in graph.nodes}
+        input_names = dict(zip(variables, (spec.name for spec in self.inputs), strict=True))
+        outputs = dict(zip((spec.name for spec in self.outputs), results, strict=True))
         pending, used = [outputs[spec.name] for spec in self.outputs if spec.role != "state"], set[str]()
         while pending:
             node = nodes.get(str(pending.pop()))
@@ -203,16 +208,15 @@ class PolicyFunction(nn.Module):
         return max(float(gap.max()) for gap in gaps if gap.numel())
 
 
-def _merge_duplicates(program: torch.export.ExportedProgram) -> None:
+def merge_duplicates(graph: torch.fx.Graph) -> None:
     """Compute once what ``act`` and ``inspect`` both compute."""
     nodes: dict[Any, Any] = {}
-    returned = next(node for node in program.graph.nodes if node.op == "output").all_input_nodes
-    for node in [node for node in program.graph.nodes if node.op == "call_function" and node not in returned]:
+    returned = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    for node in [node for node in graph.nodes if node.op in ("call_function", "get_attr") and node not in returned]:
         key = node.target, str(node.args), str(node.kwargs)
         if (first := nodes.setdefault(key, node)) is not node:
             node.replace_all_uses_with(first)
-            program.graph.erase_node(node)
-    program.graph_module.recompile()
+            graph.erase_node(node)
 
 
 def _to_env_action(part: Tensor, leaf: Any) -> Tensor:

@@ -8,18 +8,24 @@ the variable of each output. ``tensors`` has the constants: weights, and what de
 from __future__ import annotations
 
 import base64
+import functools
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.fx.node import map_arg
+from torch._decomp import core_aten_decompositions
+from torch.func import functionalize
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from reverie.agent.player import Player
-from reverie.agent.policy_function import NOISE, NoiseRecorder, PolicyFunction, random_observation
+from reverie.agent.policy_function import NOISE, NoiseRecorder, PolicyFunction, merge_duplicates, random_observation
 from reverie.agent.world_model_inspector import WorldModelInspector, action_probabilities
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.world_model import Context
@@ -81,12 +87,18 @@ class Part:
 
     def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs by label, for inputs by label."""
-        results = self.constants | {
-            name: values[label] for name, label in zip(self.variables, self.inputs, strict=True)
-        }
+        return dict(zip(self.outputs, self.module(*(values[label] for label in self.inputs)), strict=True))
+
+    @functools.cached_property
+    def module(self) -> torch.fx.GraphModule:
+        """The operations as a module that takes and returns tensors in order."""
+        graph, names = torch.fx.Graph(), dict[str, torch.fx.Node]()
+        names |= {name: graph.placeholder(name) for name in self.variables}
+        names |= {name: graph.get_attr(name) for name in self.constants}
         for node in self.operations:
-            results[node.name] = _compute(node, results)
-        return {label: results[name] for label, name in self.outputs.items()}
+            names[node.name] = graph.node_copy(node, lambda source: names[source.name])
+        graph.output(tuple(names[name] for name in self.outputs.values()))
+        return torch.fx.GraphModule(self.constants, graph)
 
     def with_rounding(self, numbers: Numbers) -> Part:
         """Return the function with the constants as they are stored."""
@@ -103,22 +115,131 @@ class Part:
 def trace(fn: Function, examples: Mapping[str, Tensor]) -> Part:
     """Return a function of tensors as a part; the random numbers that it draws are further inputs."""
     module = _Module(fn, examples)
-    with torch.no_grad(), use_only_kernels():
-        exported = torch.export.export(module, tuple(x.clone() for x in module.examples.values()), strict=False)
-        return _part(exported.run_decompositions(), module.examples, module.noise, module.outputs, module.call)
+    recorded = _record(module, module.examples.values())
+    return _part(recorded, module.examples, module.noise, module.outputs, module.call)
 
 
 def trace_policy(function: PolicyFunction) -> Part:
     """Return a policy as a part with the inputs and outputs of its :class:`PolicyFunction`."""
-    with torch.no_grad(), use_only_kernels():
-        exported = function.graph().run_decompositions()
-    noise = {spec.name: spec.metadata["distribution"] for spec in function.inputs if spec.role == "noise"}
     inputs, outputs = {spec.name: spec.example for spec in function.inputs}, [spec.name for spec in function.outputs]
+    noise = {spec.name: spec.metadata["distribution"] for spec in function.inputs if spec.role == "noise"}
+    recorded = _record(function, inputs.values())
+    function.remove_unused(recorded.graph, recorded.variables, recorded.results)
+    labels = [spec.name for spec in function.outputs]
 
     def call(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(zip(outputs, function(*({**inputs, **values}[name] for name in inputs)), strict=True))
+        all_inputs = {**inputs, **values}
+        return dict(zip(labels, function(*(all_inputs[spec.name] for spec in function.inputs)), strict=True))
 
-    return _part(exported, inputs, noise, outputs, call)
+    return _part(recorded, inputs, noise, outputs, call, labels)
+
+
+class _Recording(NamedTuple):
+    """The operations of a function on tensors, as a graph."""
+
+    graph: torch.fx.Graph
+    variables: list[str]
+    """Names of the inputs."""
+    results: list[str]
+    """Names of the outputs."""
+    constants: dict[str, Tensor]
+    """What depends on no input, by name."""
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records operations that depend on inputs, in PyTorch's core operations.
+
+    It runs them, once: ``torch.export`` runs them five times, and takes seconds to import its compiler.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph, self.constants = torch.fx.Graph(), dict[str, Tensor]()
+        self.variables = [self.graph.placeholder(f"x{i}") for i in range(len(inputs))]
+        self.values = list(inputs)  # kept, since a tensor is known by its id
+        self.nodes = {id(x): node for x, node in zip(inputs, self.variables, strict=True)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:
+            composed = _decompositions().get(func, func.decompose)(*args, **(kwargs or {}))
+        if composed is not NotImplemented:
+            return composed
+        is_constant = not any(id(x) in self.nodes for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        if not is_constant and func is torch.ops.aten._local_scalar_dense.default:
+            raise ConfigError("pages cannot compute what branches on values: export the policy with format = onnx.")
+        if not is_constant and func._schema.is_mutable:
+            return self._change(func, types, args, kwargs or {})
+        out = func(*args, **(kwargs or {}))
+        if not is_constant:
+            node = self.graph.call_function(func, *tree_map(self.refer, (args, kwargs or {})))
+            node.meta["val"] = out
+            for i, x in enumerate(outs := out if isinstance(out, list | tuple) else [out]):
+                self.keep(x, node if outs[0] is out else self._pick(node, i, x))
+        return out
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler, to tell it that this is not for it
+
+    def _change(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Record a change in place within an operation of PyTorch as a new tensor."""
+        plain = getattr(getattr(torch.ops.aten, func.__name__.split("_.")[0]), func._overloadname)
+        changed = self.__torch_dispatch__(plain, types, args, kwargs)
+        self.keep(func(*args, **kwargs), self.nodes[id(changed)])
+        return args[0]
+
+    def _pick(self, node: torch.fx.Node, number: int, value: Tensor) -> torch.fx.Node:
+        picked = self.graph.call_function(operator.getitem, (node, number))
+        picked.meta["val"] = value
+        return picked
+
+    def keep(self, value: Tensor, node: torch.fx.Node) -> None:
+        """Know a tensor by its node from now on."""
+        self.values.append(value)
+        self.nodes[id(value)] = node
+
+    def refer(self, value: Any) -> Any:
+        """Return the node of a tensor, which is else a constant; other values as they are."""
+        if isinstance(value, Tensor) and id(value) not in self.nodes:
+            self.keep(value, node := self.graph.get_attr(f"w{len(self.constants)}"))
+            self.constants[node.name] = value.detach()
+        return self.nodes[id(value)] if isinstance(value, Tensor) else value
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """Return functions of core operations for those that are none."""
+    table: Mapping[Any, Any] = core_aten_decompositions()  # not a dict
+    return {**table, torch.ops.aten.lerp.Tensor: _lerp}
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    """Interpolate as PyTorch does; its own function would import its compiler."""
+    is_near = weight.abs() >= HALF
+    return torch.where(is_near, weight - 1, weight) * (end - start) + torch.where(is_near, end, start)
+
+
+class _Recordable(TorchFunctionMode):
+    """Calls functions that can be recorded instead of those that cannot: without checks of values, or another name."""
+
+    functions: ClassVar[Mapping[Any, Any]] = {
+        nn.functional.one_hot: lambda index, count: (index.unsqueeze(-1) == torch.arange(count)).long(),
+        Tensor.__ior__: Tensor.bitwise_or_, Tensor.__iand__: Tensor.bitwise_and_, Tensor.__ixor__: Tensor.bitwise_xor_,
+    }  # fmt: skip
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.functions.get(func, func)(*args, **(kwargs or {}))
+
+
+def _record(module: nn.Module, examples: Iterable[Tensor]) -> _Recording:
+    """Return the operations of a module that takes ``examples``, without changes in place."""
+    inputs = [x.clone() for x in examples]
+    with torch.no_grad(), use_only_kernels(), _Recorder(inputs) as recorder, _Recordable():
+        results = functionalize(module.forward)(*inputs)
+        named = [str(recorder.refer(x)) for x in results]
+    recorder.graph.output(tuple(recorder.nodes[id(x)] for x in results))
+    merge_duplicates(recorder.graph)
+    return _Recording(recorder.graph, [*map(str, recorder.variables)], named, recorder.constants)
 
 
 class _Module(nn.Module):
@@ -145,49 +266,27 @@ class _Module(nn.Module):
 
 
 def _part(
-    exported: torch.export.ExportedProgram, inputs: Mapping[str, Tensor], noise: Mapping[str, str],
-    outputs: list[str], source: PartFunction,
+    recorded: _Recording, inputs: Mapping[str, Tensor], noise: Mapping[str, str], outputs: Sequence[str],
+    source: PartFunction, labels: Collection[str] = (),
 ) -> Part:  # fmt: skip
-    """Return an exported program as a part, without what no output needs. What depends on weights alone is computed."""
-    signature, constants, operations = exported.graph_signature, dict[str, Tensor](), list[torch.fx.Node]()
-    for spec in signature.input_specs:
-        if spec.target is not None:
-            weights = exported.state_dict if spec.target in exported.state_dict else exported.constants
-            constants[spec.arg.name] = weights[spec.target].detach()
-    for node in _calls(exported.graph):
-        if all(source.name in constants for source in node.all_input_nodes):
-            constants[node.name] = _compute(node, constants)
-        else:
-            operations.append(node)
-    returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
-    named = {label: node.name for label, node in zip(outputs, returned, strict=True)}
+    """Return a function as a part, without what none of its outputs needs: those with these ``labels``, or all."""
+    labeled = zip(outputs, recorded.results, strict=True)
+    named = {label: name for label, name in labeled if label in (labels or outputs)}
     needed, used = set(named.values()), list[torch.fx.Node]()
-    for node in reversed(operations):
+    for node in reversed([node for node in recorded.graph.nodes if node.op == "call_function"]):
         if node.name in needed:
             needed |= {source.name for source in node.all_input_nodes}
             used.append(node)
-    read = {label: str(name) for label, name in zip(inputs, signature.user_inputs, strict=True) if name in needed}
+    read = {label: name for label, name in zip(inputs, recorded.variables, strict=True) if name in needed}
     return Part(
         inputs={label: inputs[label] for label in read},
         variables=list(read.values()),
         noise={label: kind for label, kind in noise.items() if label in read},
         outputs=named,
         operations=used[::-1],
-        constants={name: x for name, x in constants.items() if name in needed},
+        constants={name: x for name, x in recorded.constants.items() if name in needed},
         source=source,
     )
-
-
-def _compute(node: torch.fx.Node, results: Mapping[str, Any]) -> Any:
-    """Return the result of an operation from those of the operations before it."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda source: results[source.name])
-    with torch.no_grad():
-        return cast(Any, node.target)(*args, **kwargs)
-
-
-def _calls(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the operations of a graph, without the assertions about its inputs."""
-    return [node for node in graph.nodes if node.op == "call_function" and "assert" not in str(node.target)]
 
 
 # ---------------------------------------------------------------- the parts of a world model
@@ -232,14 +331,14 @@ def trace_world(player: Player) -> dict[str, Part]:
 
 
 def compare_world(
-    player: Player, parts: Mapping[str, Part], actual: Mapping[str, PartFunction], steps: int
-) -> tuple[int, float]:
-    """Return in how many ``steps`` a state has another class than that of ``parts``, and the largest other difference.
+    player: Player, variants: Sequence[Mapping[str, Part]], actual: Mapping[str, PartFunction], steps: int
+) -> list[tuple[int, float]]:
+    """Return for each variant of the parts in how many ``steps`` a state has another class than the actual one.
 
-    Both get the same inputs: random observations in the first rows of an episode, and random actions behind them.
-    Differences are relative for numbers above 1; those of :data:`TWO_HOT` do not count.
+    And the largest other difference: relative for numbers above 1; those of :data:`TWO_HOT` do not count. All get the
+    same inputs: random observations in the first rows of an episode, and random actions behind them.
     """
-    num_differing, error, state = 0, 0.0, dict[str, Tensor]()
+    differing, errors, state = [0] * len(variants), [0.0] * len(variants), dict[str, Tensor]()
     with seeded_rng(derived_seeds(player.config.seed)["test"]), torch.no_grad(), use_only_kernels():
         for number in range(steps):
             row = number % ROWS
@@ -247,16 +346,18 @@ def compare_world(
             for key, part in player.observer.single.items():
                 values = values | {f"obs/{key}": random_observation(part, 1, player.action_spec)}
             action = random_flat_actions(player.action_spec, 1, np.random.default_rng(number))
-            values = parts[name].random_inputs(values | {"action": action, "is_first": torch.tensor([row == 0])})
-            state, actual_state = parts[name](values), actual[name](values)
-            if (state["stoch"] - actual_state["stoch"]).abs().max() > HALF:
-                num_differing += 1
-                continue
-            values = parts["predict"].random_inputs(state)
-            pairs = (state, actual_state), (parts["predict"](values), actual["predict"](values))
-            gaps = [_difference(x, b[name]) for a, b in pairs for name, x in a.items() if name not in TWO_HOT]
-            error = max(error, *gaps)
-    return num_differing, error
+            values = variants[0][name].random_inputs(values | {"action": action, "is_first": torch.tensor([row == 0])})
+            state = actual[name](values)
+            inputs = variants[0]["predict"].random_inputs(state)
+            predicted = actual["predict"](inputs)
+            for i, parts in enumerate(variants):
+                pairs = [(predicted, parts["predict"](inputs)), (state, after := parts[name](values))]
+                if (state["stoch"] - after["stoch"]).abs().max() > HALF:
+                    differing[i] += 1
+                    pairs.pop()
+                gaps = [_difference(x, b[name]) for a, b in pairs for name, x in a.items() if name not in TWO_HOT]
+                errors[i] = max(errors[i], *gaps)
+    return list(zip(differing, errors, strict=True))
 
 
 def _difference(expected: Tensor, actual: Tensor) -> float:

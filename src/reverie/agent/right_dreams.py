@@ -78,8 +78,17 @@ def count_right_dreams(agent: Agent, episodes: Sequence[Batch]) -> RightDreams:
     Raises:
         ConfigError: the algorithm has no world model.
     """
+    return count_right(dream_again(agent, episodes))
+
+
+def dream_again(agent: Agent, episodes: Sequence[Batch]) -> list[tuple[Arrays, Strip]]:
+    """Return :func:`dream_episodes`, with the same random numbers each time."""
     with seeded_rng(derived_seeds(agent.config.seed)["test"]):
-        dreams = dream_episodes(agent, episodes)
+        return dream_episodes(agent, episodes)
+
+
+def count_right(dreams: Sequence[tuple[Arrays, Strip]]) -> RightDreams:
+    """Return how many of ``dreams`` are right."""
     return RightDreams(sum(strip.parting is None for _, strip in dreams), len(dreams))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ class LatentObjective(Protocol):
     def encoder(self) -> nn.Module: ...
     @property
     def reward(self) -> nn.Module: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
     def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]: ...
     def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
     def distribution(self, mean: Tensor, log_std: Tensor) -> Normal: ...
@@ -59,6 +61,10 @@ class LatentWorld:
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
         self.feature_width: int = learner.cfg.networks.latent + 1
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the weights."""
+        return self.objective.parameters()
 
     @property
     def transform(self) -> RewardTransform:

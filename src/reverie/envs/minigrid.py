@@ -170,7 +170,7 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Draw an observation, for stacked observations the newest, uint8 ``[H, W, 3]``."""
         x, y, direction, _ = (int(number) for number in observation["agent"].reshape(-1, 4)[-1])
         kinds = observation["grid"].reshape(-1, self._inner.width, self._inner.height)[-1]
-        return Grid.decode(CELL_KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
+        return Grid.decode(CELL_KINDS[kinds])[0].render(self._inner.tile_size, (x, y), direction)
 
 
 class MapView(FullView):

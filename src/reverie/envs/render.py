@@ -6,7 +6,7 @@ The environments are not imported here: they are recognized by their class names
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -23,6 +23,21 @@ SetStateFn = Callable[[Any, np.ndarray], None]
 RENDER_METHOD = "render_observation"
 """Name of an optional method of environments and wrappers: draws an observation (an array, or a dictionary of several),
 returns uint8 ``[H, W, 3]``."""
+
+
+@contextlib.contextmanager
+def limited_size(env: gymnasium.Env[Any, Any], side: int | None) -> Iterator[None]:
+    """Let an environment of tiles draw at most ``side`` pixels in the context: MiniGrid computes each in Python."""
+    inner: Any = env.unwrapped
+    if side is None or not (hasattr(inner, "tile_size") and hasattr(inner, "grid")):
+        yield
+        return
+    size = inner.tile_size
+    inner.tile_size = max(8, min(size, side // max(inner.width, inner.height)))
+    try:
+        yield
+    finally:
+        inner.tile_size = size
 
 
 def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
@@ -56,7 +71,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
     with contextlib.suppress(Exception, SystemExit):  # any error, such as a missing driver
         env.reset(seed=0)
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
-        return paint if _is_picture(frame) else None
+        return paint if is_picture(frame) else None
     return None
 
 
@@ -76,13 +91,14 @@ def _clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
 
 def _picture(env: Any, render_obs: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
     frame = np.asarray(render_obs(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
-    if not _is_picture(frame):
+    if not is_picture(frame):
         result = f"{type(env).__name__}.{RENDER_METHOD} returned {frame.dtype} {frame.shape}"
         raise EnvError(f"{result}: expected a uint8 image [H, W, 3].")
     return frame
 
 
-def _is_picture(frame: np.ndarray) -> bool:
+def is_picture(frame: np.ndarray) -> bool:
+    """Return whether an array is an image ``[H, W, 3]`` uint8."""
     return frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[-1] == 3
 
 

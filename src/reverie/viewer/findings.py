@@ -24,6 +24,8 @@ NEAR = 0.05
 """Largest distance of an evaluation from a snapshot, as a fraction of the run, for a finding about both."""
 Z95 = 1.959964
 """Quantile of the normal distribution for intervals of 95 %."""
+BOTH_SIDES = "The agent plays both sides; returns are the first player's. "
+"""Of a game of two players."""
 Facts = Mapping[str, Any]
 """Numbers about a run: see ``report.py: collect_facts``."""
 
@@ -100,11 +102,14 @@ def _no_better_than_random(facts: Facts) -> Finding | None:
     score, random = facts.get("score"), facts.get("random")
     if not score or not random or min(score.n, random.n) < MIN_EPISODES:
         return None
-    if _are_apart(score.interval, random.interval):
+    is_apart = _are_apart(score.interval, random.interval)
+    if is_apart and score.value > random.value:
         return None
     return Finding(
-        f"No better than random actions: {format_number(score.value)} against {format_number(random.value)}.",
-        f"Mean returns of {score.n} and {random.n} episodes; their intervals, {score} and {random}, overlap.",
+        f"{'Worse' if is_apart else 'No better'} than random actions: {format_number(score.value)} against "
+        f"{format_number(random.value)}.",
+        f"Mean returns of {score.n} and {random.n} episodes; their intervals, {score} and {random}, "
+        f"{'do not overlap' if is_apart else 'overlap'}.",
     )
 
 
@@ -215,7 +220,7 @@ def _mean_return(facts: Facts) -> Finding | None:
     trained = f", after {facts['step']:,} {facts['unit']}" if facts["step"] else ""
     return Finding(
         f"A mean return of {score} over {count_noun(score.n, 'episode')}{trained}.",
-        f"{facts.get('source', '')}{_one_seed(score)}",
+        f"{facts.get('source', '')}{BOTH_SIDES * ('players' in facts)}{_one_seed(score)}",
     )
 
 

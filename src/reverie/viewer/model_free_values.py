@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
 from reverie.algos.model_free import ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
+from reverie.core.bounds import largest_value
+from reverie.core.specs import PLAYER_KEY
 from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import GumbelCategoricals
@@ -59,9 +62,17 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
 
 def critic_rewards(agent: Agent, rewards: np.ndarray) -> np.ndarray:
     """Return the rewards of an episode's rows ``[T]`` in the units of the critic's values."""
+    if (world := getattr(agent.algo, "world", None)) is not None:
+        return to_numpy(world.transform.forward(torch.from_numpy(rewards)))
     if not isinstance(agent.algo, ModelFree):
         return rewards
     return agent.algo.preprocess.scale_rewards(torch.from_numpy(rewards), torch.arange(len(rewards)) == 0).numpy()
+
+
+def value_discount(agent: Agent) -> float:
+    """Return the factor of the next row's value in that of a row: negative if that is another player's."""
+    discount = largest_value(getattr(agent.config.algo, "discount", 1.0))
+    return -discount if PLAYER_KEY in agent.obs_spec else discount
 
 
 def probabilities(policy: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def make_page(
         blocks: values that scripts read from elements with these ids, as JSON.
         styles: names of further styles, which come first.
     """
-    walk = ["walk"] if "program" in blocks else []
+    walk = ["walk"] if "given" in blocks else []
     style = _to_ascii("\n".join(_read(f"{name}.css") for name in (*styles, template, *walk)), "\\{:x} ")
     script = _to_ascii("\n".join(_enclose(path.read_text(encoding="utf-8")) for path in scripts), "\\u{{{:x}}}")
     policy = (

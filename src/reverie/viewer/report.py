@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,14 @@ from reverie.agent.agent import Agent
 from reverie.agent.agent_file import without_folders
 from reverie.agent.loading import load
 from reverie.agent.player import check_choice
-from reverie.agent.program import Numbers
+from reverie.agent.program import ROWS, Numbers
 from reverie.agent.world_model_inspector import require_world_model
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
 from reverie.core.statistics import IntervalEstimate
+from reverie.core.types import Batch
 from reverie.experiment.config import NO_ENV
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config
@@ -33,15 +35,17 @@ from reverie.viewer.compared_runs import (
     find_in_comparison,
     find_runs_to_compare,
 )
-from reverie.viewer.findings import Finding, Mean, Share, find, format_number
+from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
+from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, Share, find, format_number
 from reverie.viewer.page import STATIC, make_page
-from reverie.viewer.run_facts import PlayedEpisode, collect_facts, describe_episode, map_goal, show_episodes
+from reverie.viewer.run_facts import collect_facts, draw_film, map_goal
 from reverie.viewer.walk import Walk, has_world, make_walk
+from reverie.viewer.what_if import make_what_if
 
 Program = Literal["auto", "none", "float16", "int8"]
 EPISODES, DREAMS, FRAMES, MAX_BYTES = 20, 100, 8, 3_000_000
 """Defaults: episodes to play, dreams to judge, pictures of each shown episode, and size of a page."""
-COMPARED = 100
+COMPARED = 4 * ROWS
 """Calls in which the program of a page is compared with the agent."""
 BASE64 = 4 / 3
 """Letters of a page for each byte of weights."""
@@ -194,11 +198,14 @@ def _hide_folders(value: Any) -> Any:
 
 
 PROGRAM = "the agent's program"
+WHAT_IF = "what-if"
+"""Id of the section in which the agent answers to changed observations."""
+FILM = "The model sees the first row alone; it imagines the others from the actions of the episode."
 
 
 def _page(title: str, block: Mapping[str, Any], walk: Walk | None, left_out: Sequence[str]) -> str:
     """Return the page, which says what is left out."""
-    sections = list(block["sections"])
+    sections = [section for section in block["sections"] if walk is not None or section.get("id") != WHAT_IF]
     if left_out:
         sections.append({"title": "Left out", "text": [f"Too large for this page: {', '.join(left_out)}."]})
     blocks = {"report": {**block, "sections": sections}, **(walk.blocks if walk else {})}
@@ -215,6 +222,9 @@ def _parts(block: Mapping[str, Any], walk: Walk | None) -> list[tuple[int, str, 
             if episode["pictures"]:
                 size = sum(len(url) for _, url in episode["pictures"])
                 parts.append((size, f"pictures of “{episode['name']}”", episode["pictures"].clear))
+        if "film" in section:
+            size, remove = len(str(section["film"])), functools.partial(block["sections"].remove, section)
+            parts.append((size, "pictures of the snapshots' dreams", remove))
     return parts
 
 
@@ -232,25 +242,45 @@ def _describe_run(
     facts = collect_facts(run, episodes, dreams, location)
     findings = find(facts)
     if not findings:
-        raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. Pass episodes.")
+        advice = "Pass episodes." if agent else "Train until there is a checkpoint."
+        raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. {advice}")
     header = [f"reverie {facts['version']}", *(str(facts.get(name)) for name in ("algorithm", "env"))]
     header += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
     played = facts["episodes"]
-    shown_episodes = show_episodes(agent, played, frames) if agent and played else []
+    picked = pick_episodes(played) if agent and played else {}
+    looks = {name: look_again(agent, x, frames) for name, x in picked.items()} if agent else {}
     goal = map_goal(agent, next((x.task for x in played), None)) if agent else {}
-    walk, remark = _make_walk(agent, facts, program, max_bytes) if agent and played else (None, "")
+    batches: dict[str, Batch] = {
+        name: x.batch for name, x in looks.items() if x.batch is not None and not name[-1].isdigit()
+    }
+    walk, remark = _make_walk(agent, facts, batches, program, max_bytes) if agent and played else (None, "")
     facts.pop("beginnings", None)
+    dreamt = facts.pop("film", None)
+    film = draw_film(agent, dreamt[0], dreamt[1], frames) if agent and frames and dreamt else {}
     sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
-    if shown_episodes:
-        sections.append({"title": "Episodes", "shown": shown_episodes, "text": [remark] if remark else []})
+    if looks:
+        entries = [describe_shown(name, picked[name], look) for name, look in looks.items()]
+        sections.append(
+            {
+                "title": "Episodes",
+                "shown": entries,
+                "text": [x for x in (remark, BOTH_SIDES * ("players" in facts)) if x],
+            }
+        )
+    if walk is not None and "what-if-rows" in walk.blocks:
+        sections.append({"title": "What would it do if …", "id": WHAT_IF})
+    if film:
+        sections.append({"title": "One episode, dreamt by snapshots of the training", "film": film, "text": [FILM]})
     return Content(
         facts["name"], [text for text in header if text not in ("", NO_ENV)], facts, findings, _numbers(facts),
         [*sections, *_setting_sections(facts, agent is None)], walk,
     )  # fmt: skip
 
 
-def _make_walk(agent: Agent, facts: Mapping[str, Any], program: Program, max_bytes: float) -> tuple[Walk | None, str]:
-    """Return the agent's program beside its environment's, and a remark if it is too large or cannot be one."""
+def _make_walk(
+    agent: Agent, facts: Mapping[str, Any], episodes: Mapping[str, Batch], program: Program, max_bytes: float
+) -> tuple[Walk | None, str]:
+    """Return the agent's program beside its environment's or else recorded rows, and a remark if it is too large."""
     if program == "none":
         return None, ""
     world = require_world_model(agent).world.parameters() if has_world(agent) else ()
@@ -262,6 +292,7 @@ def _make_walk(agent: Agent, facts: Mapping[str, Any], program: Program, max_byt
         for numbers in choices:
             if sizes[numbers] < max_bytes:
                 walk = make_walk(agent, numbers, COMPARED, facts.get("beginnings"))
+                walk = walk or make_what_if(agent, episodes, numbers, COMPARED)
                 if walk is None or len(str(walk.blocks)) < max_bytes or numbers == choices[-1]:
                     return walk, ""
     except (ConfigError, RunError) as error:
@@ -278,7 +309,8 @@ def _numbers(facts: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     if score := facts.get("score"):
         kind = "episodes of the last evaluation" if facts.get("source") else "new episodes"
-        rows.append([str(score), f"mean return of {score.n} {kind}"])
+        whose = "the first player in " if "players" in facts else ""
+        rows.append([str(score), f"mean return of {whose}{score.n} {kind}"])
     elif estimate := facts.get("estimate"):
         rows.append([str(estimate["value"]), "estimated discounted return, from data alone"])
     if success := facts.get("success"):
@@ -292,7 +324,7 @@ def _numbers(facts: Mapping[str, Any]) -> list[list[str]]:
         )
     if random := facts.get("random"):
         rows.append([str(random), f"mean return of {random.n} episodes with random actions"])
-    if facts.get("evaluations"):
+    if len(facts.get("evaluations", ())) > 1:
         step, value, _ = max(facts["evaluations"], key=lambda row: row[1])
         rows.append([format_number(value), f"best evaluation, at step {step:,}"])
     return rows[:3]
@@ -331,7 +363,7 @@ def _training_sections(facts: Mapping[str, Any]) -> list[Section]:
         last = format_number(evaluations[-1][1]) if evaluations else "missing"
         label = f"Return over {unit}; the last evaluation is {last}"
         sections.append({"title": "Training", "chart": {"label": label, "unit": unit, "lines": lines}})
-    if snapshots := facts.get("snapshots"):
+    if len(snapshots := facts.get("snapshots", ())) > 1:
         points = [[step, share.right / share.total, *share.interval] for step, share in snapshots]
         name = f"share of right dreams of up to {facts['horizon']} steps, with its interval"
         label = f"Share of right dreams over {unit}, at the end {format_number(points[-1][1])}"

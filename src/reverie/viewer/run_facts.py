@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import importlib.metadata
-import io
 import itertools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from PIL import Image
 
 from reverie.agent.agent import Agent
 from reverie.agent.agent_file import without_folders
-from reverie.agent.play import max_episode_steps, play_episode
+from reverie.agent.dream_figures import Arrays, open_renderer_or_image
+from reverie.agent.play import play_episode
 from reverie.agent.policy_file import copy_to_cpu
 from reverie.agent.return_estimate import METHODS
-from reverie.agent.right_dreams import count_right_dreams, dream_horizon, play_beginnings, save_right_dreams
+from reverie.agent.right_dreams import (
+    count_right,
+    count_right_dreams,
+    dream_again,
+    dream_horizon,
+    play_beginnings,
+    save_right_dreams,
+)
 from reverie.agent.sharing import format_train_command
-from reverie.core.bounds import largest_value
+from reverie.algos.base import prediction_name
 from reverie.core.documents import read_json
-from reverie.core.errors import ReverieError, count_noun
+from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.rows import iter_episodes
-from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.core.specs import MASK_KEY
+from reverie.core.seeding import derived_seeds
+from reverie.core.specs import PLAYER_KEY
 from reverie.core.statistics import histogram
+from reverie.core.types import Batch
 from reverie.core.version import version
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.data_path import OBJECT, split_paths
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.summary import summarize
-from reverie.envs.episode_info import SUCCESS_KEYS
-from reverie.envs.goal_tasks import GoalTasks
-from reverie.envs.make import make_gym
-from reverie.envs.wrappers import wrapper_stack
 from reverie.experiment.settings import Request, merge_layers
 from reverie.log.jsonl import read_metrics, split_evaluations
-from reverie.log.video import shrink, upscale
+from reverie.log.strip import Strip
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.folder import (
@@ -56,7 +57,16 @@ from reverie.run.folder import (
     settings_changes,
     to_yaml_types,
 )
-from reverie.viewer.findings import Mean, Share, format_number
+from reverie.viewer.episode_facts import (
+    SIDE,
+    PlayedEpisode,
+    encode_picture,
+    make_gym_eval_env,
+    play_episodes,
+    spread,
+    task_options,
+)
+from reverie.viewer.findings import Mean, Share
 from reverie.viewer.goals import (
     GoalStates,
     as_goal,
@@ -67,10 +77,10 @@ from reverie.viewer.goals import (
     observed_goal,
     unit_of,
 )
-from reverie.viewer.model_free_values import critic_rewards
+from reverie.viewer.model_free_values import critic_rewards, value_discount
 
-SIDE, MAX_POINTS, SHOWN, BINS = 160, 400, 3, 20
-"""Size of a picture, points of a curve, worst episodes that are shown, and bins of a histogram of returns."""
+MAX_POINTS, BINS, MAX_SNAPSHOTS = 400, 20, 6
+"""Points of a curve, bins of a histogram of returns, and snapshots whose dreams are shown."""
 MAX_ROWS, MAX_MAP_POINTS = 2_000_000, 800
 """Recorded rows that are summarized, and that a map shows."""
 SOURCE = "From the newest evaluation that was logged. "
@@ -79,30 +89,6 @@ REST = 0.01
 """Discount weight after the end of an episode that was cut off, below which its return is complete."""
 NAMED = ("env.id", "env.num", "steps", "updates", "seed", "device", "data.path")
 """Settings that the user names or the preset depends on: they are no changes of it."""
-
-
-@dataclass
-class PlayedEpisode:
-    """A whole episode."""
-
-    seed: int
-    rewards: list[float]
-    ending: str
-    """How it ended, in the environment's words if it has some."""
-    success: bool | None
-    """Whether it succeeded, by the environment's word; None if it has none."""
-    is_terminal: bool
-    expected: float | None
-    """The critic's value of the first row; None if there is no critic."""
-    distance: float | None = None
-    """Estimated steps from the first row to the goal; None if the agent has no goals or no such estimate."""
-    task: int | None = None
-    """Number of its task; None if the environment has no tasks."""
-
-    @property
-    def total(self) -> float:
-        """The sum of the rewards."""
-        return float(np.sum(self.rewards))
 
 
 def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str = "") -> dict[str, Any]:
@@ -126,9 +112,13 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str =
     facts["unit"] = "updates" if facts.get("offline") else "env steps"
     if agent is None or not episodes or not has_env(agent):
         return facts | {"episodes": []} | _read_evaluation(folder, facts)
-    facts["episodes"] = played = _play(agent, episodes)
+    facts["episodes"] = played = play_episodes(agent, episodes)
     facts["score"] = Mean.of([episode.total for episode in played])
-    facts["random"] = Mean.of([episode.total for episode in _play(agent, min(episodes, 10), is_random=True)])
+    if PLAYER_KEY in agent.obs_spec:  # random actions of both sides would be no rival
+        facts["players"] = 2
+    else:
+        random = play_episodes(agent, min(episodes, 10), is_random=True)
+        facts["random"] = Mean.of([episode.total for episode in random])
     facts |= _count_successes([(x.task, x.success) for x in played if x.success is not None])
     facts["failures"] = [episode.ending for episode in played if episode.success is False]
     facts |= _compare_with_critic(agent, played)
@@ -274,73 +264,7 @@ def _summarize_data(folder: RunFolder, saved: SavedConfig) -> dict[str, Any]:
     return {"data": facts}
 
 
-# ---------------------------------------------------------------- new episodes
-
-
-def _make_env(agent: Agent, render: bool = False) -> Any:
-    """Make an environment as for evaluations."""
-    return make_gym(agent.config.eval_env_config, agent.eval_factory, render)
-
-
-def _play(agent: Agent, episodes: int, is_random: bool = False) -> list[PlayedEpisode]:
-    """Play new episodes with the most likely actions, or with random ones; of each task equally many."""
-    first_seed, played = derived_seeds(agent.config.seed)["test"], list[PlayedEpisode]()
-    rng = np.random.default_rng(first_seed)
-    with contextlib.closing(_make_env(agent)) as env:
-
-        def change(action: Any, obs: Any) -> Any:
-            if not is_random:
-                return action
-            return agent.random_action(obs, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
-
-        env.action_space.seed(first_seed)
-        limit, tasks = max_episode_steps(agent, env), _list_tasks(env)
-        for seed in range(first_seed, first_seed + episodes):
-            task = tasks[(seed - first_seed) % len(tasks)]
-            with seeded_rng(seed):  # each can be played again
-                steps = play_episode(agent, env, seed=seed, options=_options(agent, task), change=change)
-                first, *steps_after = itertools.islice(steps, limit + 1)
-                value, distance = (None, None) if is_random else _estimates(agent, env, first)
-            last = steps_after[-1]
-            played.append(PlayedEpisode(
-                seed=seed, rewards=[step.reward for step in steps_after], ending=_ending(last), success=_success(last),
-                is_terminal=last.terminated, expected=value, distance=distance, task=task,
-            ))  # fmt: skip
-    return played
-
-
-def _list_tasks(env: Any) -> tuple[int | None, ...]:
-    """Return the tasks of an environment in turn; (None,) if it has none."""
-    layers = [layer for layer in wrapper_stack(env) if isinstance(layer, GoalTasks)]
-    return layers[0].tasks if layers else (None,)
-
-
-def _options(agent: Agent, task: int | None) -> dict[str, Any] | None:
-    return None if task is None else {agent.config.eval_env_config.task_option: task}
-
-
-def _success(last: Any) -> bool | None:
-    """Return whether an episode succeeded, by the environment's word."""
-    values = [last.info[key] for key in SUCCESS_KEYS if key in last.info]
-    return bool(values[0]) if values else None
-
-
-def _ending(last: Any) -> str:
-    """Return how an episode ended: the environment's own word, or which flag it set."""
-    if isinstance(ending := last.info.get("ending"), str):
-        return ending
-    return "the end" if last.terminated else "time is up" if last.truncated else "cut by the report"
-
-
-def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float | None]:
-    """Return the critic's value of the first row, and the estimated distance of an agent with goals."""
-    obs, value, distance = agent.observer.raw_input(env, first.obs), None, None
-    with contextlib.suppress(ReverieError):
-        if is_goal_agent(agent):
-            distance = float(agent.distance(obs))
-        else:
-            value = float(agent.value(obs, action_mask=first.mask))
-    return value, distance if distance is not None and np.isfinite(distance) else None
+# ---------------------------------------------------------------- critics and dreams
 
 
 def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[str, Any]:
@@ -348,7 +272,7 @@ def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[
 
     {} in other units, and if an episode was cut off before its return was complete: the others are a selection.
     """
-    gamma = largest_value(getattr(agent.config.algo, "discount", 1.0))
+    gamma = abs(value_discount(agent))
     ones = np.ones(2, np.float32)
     is_scaled = agent.config.env.clip_reward != "none" or not np.array_equal(critic_rewards(agent, ones)[1:], ones[1:])
     is_whole = all(x.is_terminal or gamma ** len(x.rewards) < REST for x in played)
@@ -362,78 +286,55 @@ def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[
     }}  # fmt: skip
 
 
-# ---------------------------------------------------------------- dreams and pictures
-
-
 def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     """Return the shares of right dreams of the agent and, of the same episodes, of the snapshots of its training."""
     batches, random = (play_beginnings(agent, dreams, random=is_random) for is_random in (False, True))
     if not batches:
         return {}
-    shares, before = Share(*count_right_dreams(agent, batches)), cast(Agent, copy_to_cpu(agent))
-    snapshots = [(agent.step, shares)]
+    longest = max(range(len(batches)), key=lambda i: batches[i].shape[1])
+    current, before = dream_again(agent, batches), cast(Agent, copy_to_cpu(agent))
+    snapshots, film = [(agent.step, Share(*count_right(current)))], [(agent.step, *current[longest])]
     for path in Checkpoints(agent.run / "dream_snapshots").paths():
         try:
             LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
-            snapshots.append((step_from_name(path), Share(*count_right_dreams(before, batches))))
+            dreamt = dream_again(before, batches)
         except ReverieError as error:
             logger.warning(f"{path} is left out of the report: {error}")
+            continue
+        snapshots.append((step := step_from_name(path), Share(*count_right(dreamt))))
+        film.append((step, *dreamt[longest]))
     snapshots.sort()
     title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
     save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
     return {
-        "dreams": shares, "random_dreams": Share(*count_right_dreams(agent, random)), "horizon": dream_horizon(agent),
-        "snapshots": snapshots, "beginnings": (batches, random),
+        "dreams": Share(*count_right(current)), "random_dreams": Share(*count_right_dreams(agent, random)),
+        "horizon": dream_horizon(agent), "snapshots": snapshots, "beginnings": (batches, random),
+        "film": (batches[longest], sorted(film, key=lambda dream: dream[0])),
     }  # fmt: skip
 
 
-def show_episodes(agent: Agent, played: Sequence[PlayedEpisode], frames: int) -> list[dict[str, Any]]:
-    """Return the worst episodes, the median and the best, with pictures of evenly spaced rows."""
-    ranked = sorted(played, key=lambda episode: (episode.total, -len(episode.rewards)))
-    picked = {id(x): x for x in (*ranked[:SHOWN], *ranked[len(ranked) // 2 :][:1], *ranked[-1:])}
-    names = {id(x): "median" for x in ranked[len(ranked) // 2 :][:1]} | {id(x): "best" for x in ranked[-1:]}
-    return [
-        {
-            "name": names.get(key, f"worst {number}" if number > 1 else "worst"), "facts": _episode_texts(episode),
-            "pictures": _pictures(agent, episode, frames),
-        }
-        for number, (key, episode) in enumerate(picked.items(), 1)
-    ]  # fmt: skip
+def draw_film(agent: Agent, episode: Batch, dreams: Sequence[tuple[int, Arrays, Strip]], frames: int) -> dict[str, Any]:
+    """Return pictures of rows of an episode ``[1, T]``, and of its dreams by snapshots; {} if it cannot be drawn."""
+    rows = spread(episode.shape[1], frames)
+    names = {key: prediction_name(key) for key in agent.obs_spec if prediction_name(key) in dreams[-1][1]}
+    with contextlib.suppress(ConfigError), open_renderer_or_image(agent, names, SIDE) as draw:
+        sides = [{key: episode.obs[key][0].numpy() for key in names}]
+        dreams = [dreams[i] for i in spread(len(dreams), MAX_SNAPSHOTS)]
+        sides += [{key: predicted[name] for key, name in names.items()} for _, predicted, _ in dreams]
+        truth, *dreamt = [
+            [encode_picture(frame) for frame in draw({key: x[None, rows] for key, x in side.items()})[0]]
+            for side in sides
+        ]
+        texts = [(f"step {step:,}", _describe_parting(strip)) for step, _, strip in dreams]
+        entries = [{"name": name, "text": text, "pictures": x} for (name, text), x in zip(texts, dreamt, strict=True)]
+        return {"rows": rows, "pictures": truth, "dreams": entries}
+    return {}
 
 
-def _pictures(agent: Agent, episode: PlayedEpisode, frames: int) -> list[list[Any]]:
-    """Play an episode again; return numbers of rows and their pictures, none if the environment cannot be drawn."""
-    length = len(episode.rewards)
-    rows = sorted({round(x) for x in np.linspace(0, length, min(frames, length + 1))}) if frames else []
-    pictures = list[list[Any]]()
-    with contextlib.suppress(ReverieError), contextlib.closing(_make_env(agent, render=True)) as env:
-        if env.render_mode is None:
-            return []
-        with seeded_rng(episode.seed):
-            steps = play_episode(agent, env, seed=episode.seed, options=_options(agent, episode.task))
-            for number, _ in enumerate(itertools.islice(steps, length + 1)):
-                if number in rows:
-                    pictures.append([number, _encode(np.asarray(env.render()))])
-    return pictures
-
-
-def _encode(frame: np.ndarray) -> str:
-    """Return a picture ``[H, W, 3]`` as a URL."""
-    file = io.BytesIO()
-    Image.fromarray(shrink(upscale(frame), SIDE)).quantize(64).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _episode_texts(episode: PlayedEpisode) -> list[str]:
-    task = [] if episode.task is None else [f"task {episode.task}"]
-    texts = [f"return {format_number(episode.total)}", count_noun(len(episode.rewards), "step"), episode.ending]
-    return [*task, *texts, f"seed {episode.seed}"]
-
-
-def describe_episode(episode: PlayedEpisode) -> dict[str, Any]:
-    """Return the facts of an episode as plain values."""
-    facts = {"seed": episode.seed, "return": episode.total, "steps": len(episode.rewards), "ending": episode.ending}
-    return facts | ({} if episode.task is None else {"task": episode.task})
+def _describe_parting(strip: Strip) -> str:
+    if strip.parting is None:
+        return "right to the end"
+    return f"wrong from row {strip.parting} on ({strip.texts[strip.parting]})"
 
 
 # ---------------------------------------------------------------- goals
@@ -450,9 +351,9 @@ def map_goal(agent: Agent, task: int | None) -> dict[str, Any]:
         states, name = GoalStates(agent), "a recorded state"
         goal = {key: states.obs[key][:1] for key in states.keys}
         if has_env(agent):
-            with contextlib.closing(_make_env(agent)) as env:
+            with contextlib.closing(make_gym_eval_env(agent)) as env:
                 seed = derived_seeds(agent.config.seed)["test"]
-                first = next(play_episode(agent, env, seed=seed, options=_options(agent, task)))
+                first = next(play_episode(agent, env, seed=seed, options=task_options(agent, task)))
                 goal = observed_goal(agent, agent.to_step(agent.observer.raw_input(env, first.obs)).obs)
             name = "the goal of its first episode" if task is None else f"the goal of task {task}"
         (x, y), goal_obs = states.default_axes, as_goal(agent, goal, 0)

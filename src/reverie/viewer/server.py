@@ -362,10 +362,12 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
 
 
 def _lane_pictures(page: Page, places: Any) -> Response:
-    """Return small pictures of rows of lanes; an address is the lane and the row."""
-    session = page.open()
-    lines = [(lane, row, session.lanes[lane]) for lane, row in places[:MAX_PICTURES] if 0 <= lane < len(session.lanes)]
-    pngs = [([lane, row], session.lane_picture(line, row)) for lane, row, line in lines if 0 <= row < len(line)]
+    """Return small pictures of rows of lanes; an address is the lane and the row. Lane -1: the truth of the episode."""
+    session, count = page.open(), len(page.open().lanes)
+    lines = [(lane, row, session.lanes[max(0, lane)]) for lane, row in places[:MAX_PICTURES] if -1 <= lane < count]
+    pngs = [
+        ([lane, row], session.lane_picture(line, row, lane < 0)) for lane, row, line in lines if 0 <= row < len(line)
+    ]
     return {}, [(address, encode_png(shrink(decode_png(png), SIDE // 2))) for address, png in pngs if png is not None]
 
 

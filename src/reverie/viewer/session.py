@@ -19,7 +19,6 @@ from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core import wall_clock
-from reverie.core.bounds import largest_value
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
@@ -30,7 +29,7 @@ from reverie.nn.state_space import Latent
 from reverie.run.collect import take_action, take_turn, to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names
 from reverie.viewer.goals import TowardGoal, as_goal, has_env, is_goal_agent, make_goal_strip, observed_goal, unit_of
-from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values
+from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values, value_discount
 from reverie.viewer.page_data import (
     MAX_SHOWN_NUMBERS,
     agent_info,
@@ -510,16 +509,14 @@ class Session:
         """Return the row at which the value fell most: see :func:`find_fall`."""
         rows = [row.values for row in self.timeline.real]
         rewards, values = (np.array([row.get(name, np.nan) for row in rows]) for name in ("reward", "value"))
-        return find_fall(critic_rewards(self.agent, rewards), values, self._discount, rows[-1]["terminal"])
+        return find_fall(critic_rewards(self.agent, rewards), values, value_discount(self.agent), rows[-1]["terminal"])
 
-    @property
-    def _discount(self) -> float:
-        return largest_value(getattr(self.agent.config.algo, "discount", 1.0))
-
-    def lane_picture(self, line: Timeline, number: int) -> bytes | None:
-        """Return the picture of a row of a lane: of the truth if your actions made it or there is no dream."""
-        if number < len(line.real) and (line.kind == "hands" or not line.dream):
+    def lane_picture(self, line: Timeline, number: int, is_truth: bool = False) -> bytes | None:
+        """Return the picture of a row of a lane: the truth if asked for, your actions made it or there is no dream."""
+        if number < len(line.real) and (is_truth or line.kind == "hands" or not line.dream):
             return line.real[number].picture
+        if is_truth:
+            return None
         return self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
     def strip(self, columns: int = COLUMNS) -> Strip:
@@ -535,7 +532,9 @@ class Session:
             scaled = critic_rewards(self.agent, rewards)
             is_scaled = not np.array_equal(scaled, rewards)
             is_terminal, is_over = facts[-1]["terminal"], facts[-1]["last"]
-            return make_value_strip(scaled, values, gaps, self._discount, is_terminal, columns, is_scaled, is_over)
+            return make_value_strip(
+                scaled, values, gaps, value_discount(self.agent), is_terminal, columns, is_scaled, is_over
+            )
         obs = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
         real = {prediction_name(key): values for key, values in obs.items()}
         names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()

@@ -51,15 +51,20 @@ def make_walk(
     if script is None:
         return None
     has_dreams = has_world(agent)
-    with tempfile.TemporaryDirectory() as folder:
-        part = Path(folder) / "program.json"
-        report = export_policy(agent, part, format="program", steps=steps, numbers=numbers, world=has_dreams)
-        program = json.loads(part.read_text(encoding="utf-8"))
+    program, report = export_parts(agent, numbers, steps, world=has_dreams)
     states = {output["name"]: output["input"] for output in program["outputs"] if output["role"] == "state"}
     description = _describe(agent, numbers) | {"states": states}
     description |= _describe_dreams(agent, numbers, beginnings) if has_dreams else _describe_actions(agent)
     blocks = {"program": {name: program[name] for name in ("parts", "tensors")}, "given": description}
     return Walk([STATIC / "program.js", script, STATIC / "step.js"], blocks, report)
+
+
+def export_parts(agent: Agent, numbers: Numbers, steps: int, world: bool) -> tuple[dict[str, Any], ExportReport]:
+    """Return the content of an agent's program, and how it compares with the agent."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.json"
+        report = export_policy(agent, path, format="program", steps=steps, numbers=numbers, world=world)
+        return json.loads(path.read_text(encoding="utf-8")), report
 
 
 def has_world(agent: Agent) -> bool:

@@ -33,6 +33,18 @@ export class Lanes {
       button.setAttribute("aria-pressed", number === lane);
     }
     page.strip.draw();
+    this.showEpisode();
+  }
+
+  // The episode as a third column, on wide screens, while its actions are others.
+  showEpisode() {
+    const row = this.beside, picture = this.pictures.get(`-1/${row}`), canvas = $("#episode canvas");
+    $("#episode").hidden = row < 0;
+    $(".stage").classList.toggle("three", row >= 0);
+    $("#real b").textContent = row < 0 ? "Environment" : this.list[this.current].name;
+    if (!picture) return;
+    Object.assign(canvas, { width: picture.width, height: picture.height }).getContext("2d").drawImage(picture, 0, 0);
+    canvas.className = picture.width < 64 ? "coarse" : "";
   }
 
   // Whether the environment has gone on in the parent, under another action.
@@ -47,11 +59,18 @@ export class Lanes {
     if (number !== this.current && this.list[number]) await page.change("lane", { number }, page.at);
   }
 
+  // The current row if the episode has it too, under other actions than this lane; else -1.
+  get beside() {
+    const { at, kind } = this.list[this.current], row = this.page.at;
+    return this.current && (kind === "hands" || this.leaves) && row > at && row < this.list[0].real ? row : -1;
+  }
+
   // Pictures that are missing: of the current row, of the columns, and of the next rows.
   missing() {
     const { at, strip, stride, rows } = this.page, next = [...Array(AHEAD).keys()].map((i) => Math.min(rows.length - 1, at + (i + 1) * stride));
     const places = [at, ...strip.shown?.columns ?? [], ...next].flatMap((row) => this.list.map((_, number) => [number, row]));
-    return places.filter(([number, row]) => this.has(number, row) && !this.pictures.has(`${number}/${row}`)).slice(0, ASKED);
+    const known = places.filter(([number, row]) => this.has(number, row)).concat(this.beside < 0 ? [] : [[-1, this.beside]]);
+    return known.filter((place) => !this.pictures.has(place.join("/"))).slice(-ASKED);
   }
 
   // Whether a row is the lane's, not its parent's.
@@ -81,6 +100,7 @@ export class Lanes {
   }
 
   paint() {
+    this.showEpisode();
     const { at, strip: { shown, canvas: { clientWidth: width } } } = this.page, { left, wide } = layOut(shown, width), scale = devicePixelRatio || 1;
     const colors = Object.fromEntries(["real", "dream", "edited"].map((name) => [name, color(name)]));
     const now = $("#lanes .now"), place = placeOfRow(shown, width, at);

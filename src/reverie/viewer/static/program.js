@@ -343,3 +343,21 @@ function run(part, weights, given, draw) {
   for (const [target, operation, args, shape, type] of part.ops) values.set(target, OPERATIONS[operation](args.map(read), shape, type));
   return Object.fromEntries(Object.entries(part.out).map(([label, at]) => [label, read(at).d]));
 }
+
+// ---------------------------------------------------------------- random inputs
+
+// A stream of random numbers in [0, 1): mulberry32.
+export function stream(seed) {
+  let state = seed | 0;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+// A number of a distribution that a program names, from a stream.
+export function sample(distribution, random) {
+  if (distribution === "exponential") return -Math.log(1 - random());
+  return distribution === "standard normal" ? Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random()) : random();
+}

@@ -16,7 +16,7 @@ function svg(tag, attributes, text = "") {
 
 // ---------------------------------------------------------------- charts and tables
 
-const HEIGHT = 220, LEFT = 54, BOTTOM = 26, TOP = 12, RIGHT = 10, SHADES = 6;
+const HEIGHT = 230, LEFT = 54, BOTTOM = 42, TOP = 12, RIGHT = 10, SHADES = 6;
 // Round numbers that cover a range.
 function ticks(low, high, count = 4) {
   const rough = (high - low || 1) / count, unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((k) => k * unit >= rough) * unit;
@@ -42,15 +42,16 @@ function fill(head, rows, about = "") {
   return scroll;
 }
 // `lines` are {name, kind, points: [[x, y, low, high]]}; of the kind "dots", points are [x, y, value]. Numbers are in a table.
-function chart(box, { label, unit, lines, range, starts, table }) {
+function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
   const WIDTH = Math.min(720, Math.max(280, box.clientWidth)), points = lines.flatMap((line) => line.points), isMap = lines[0].kind === "dots";
-  const right = Math.max(...points.map(([x]) => x)), left = starts ? Math.min(...points.map(([x]) => x)) : 0, wide = right - left || 1, height = isMap ? 360 : HEIGHT;
+  const right = Math.max(...points.map(([x]) => x)), left = starts ? Math.min(...points.map(([x]) => x)) : 0, wide = right - left || 1, height = isMap ? 360 : isLow ? HEIGHT * 0.6 : HEIGHT;
   const values = lines.flatMap(({ kind, points: own }) => own.flatMap(([, y, low = y, high = y]) => (kind === "dots" ? [y] : [y, low ?? y, high ?? y])));
   const [least, most] = range ?? [Math.min(...values), Math.max(...values)], space = (most - least || 1) * (range ? 0 : 0.05);
   const X = (x) => LEFT + ((x - left) / wide) * (WIDTH - LEFT - RIGHT), Y = (y) => height - BOTTOM - ((y - least + space) / (most - least + 2 * space || 1)) * (height - BOTTOM - TOP);
   const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label }), key = make("p", "", "key soft");
   for (const y of ticks(least, most)) drawn.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: Y(y), y2: Y(y), class: "grid" }), svg("text", { x: LEFT - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
-  for (const x of ticks(left, right)) drawn.append(svg("text", { x: X(x), y: height - 6, "text-anchor": X(x) > WIDTH - 40 ? "end" : "middle" }, x.toLocaleString("en")));
+  for (const x of ticks(left, right)) drawn.append(svg("text", { x: X(x), y: height - 24, "text-anchor": X(x) > WIDTH - 40 ? "end" : "middle" }, x.toLocaleString("en")));
+  drawn.append(svg("text", { x: LEFT + (WIDTH - LEFT - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, unit));
   for (const { name, kind, points: own } of lines) {
     if (kind === "dots") {
       const shown = own.map(([, , value]) => value), low = Math.min(...shown), high = Math.max(...shown);
@@ -79,20 +80,42 @@ function chart(box, { label, unit, lines, range, starts, table }) {
   details.append(make("summary", "Numbers"), fill(table?.head ?? [unit, ...named.map(({ name }) => name)], rows, label));
   box.append(details);
 }
+// Pictures of rows: [row, URL].
+function draw(name, pictures) {
+  const frames = make("div", "", "frames");
+  for (const [row, url] of pictures) {
+    const figure = make("figure"), image = make("img");
+    image.src = url;
+    image.alt = `${name}, row ${row}`;
+    figure.append(image, make("figcaption", `row ${row}`));
+    frames.append(figure);
+  }
+  return frames;
+}
 function episodes(box, shown) {
   for (const episode of shown) {
-    const part = make("div", "", "episode"), heading = make("h3", episode.name), frames = make("div", "", "frames");
+    const part = make("div", "", "episode"), heading = make("h3", episode.name);
     heading.append(...episode.facts.map((fact) => make("span", fact)));
-    for (const [row, url] of episode.pictures) {
-      const figure = make("figure"), image = make("img");
-      image.src = url;
-      image.alt = `${episode.name}, row ${row}`;
-      figure.append(image, make("figcaption", `row ${row}`));
-      frames.append(figure);
-    }
-    part.append(heading, frames);
+    part.append(heading, draw(episode.name, episode.pictures));
     box.append(part);
+    if (episode.chart) chart(part, episode.chart);
   }
+}
+// An episode above its dream by a snapshot of the training, which a slider chooses.
+function film(box, { rows, pictures, dreams }) {
+  const numbered = (urls) => urls.map((url, i) => [rows[i], url]), slider = make("input"), label = make("label", "", "film"), said = make("output"), dream = make("div");
+  const show = () => {
+    const { name, text, pictures: dreamt } = dreams[slider.value];
+    said.textContent = `${name}: ${text}`;
+    slider.setAttribute("aria-valuetext", said.textContent);
+    dream.replaceChildren(draw(`the dream, ${name}`, numbered(dreamt)));
+  };
+  Object.assign(slider, { type: "range", min: 0, max: dreams.length - 1 });
+  slider.value = dreams.length - 1;
+  slider.addEventListener("input", show);
+  label.append(make("span", "Snapshot"), slider);
+  box.append(make("h3", "The episode"), draw("the episode", numbered(pictures)), make("h3", "Its dream"), dream, label, said);
+  show();
 }
 
 // ---------------------------------------------------------------- sections
@@ -109,15 +132,17 @@ for (const [value, unit] of given.numbers) {
   $("#numbers").append(box);
 }
 if (!given.numbers.length) $("#numbers").remove();
-if (!document.getElementById("program")) $("#walk").remove();
-for (const { title, text = [], warnings = [], chart: lines, table, code, shown } of given.sections) {
+if (!document.getElementById("given")) $("#walk").remove();
+for (const { title, id = "", text = [], warnings = [], chart: lines, table, code, shown, film: dreams } of given.sections) {
   const box = make("section");
+  box.id = id;
   box.append(make("h2", title));
   $("main").append(box);
   if (lines) chart(box, lines);
   box.append(...text.map((line) => make("p", line)), ...warnings.map((line) => make("p", line, "bad")));
   if (table) box.append(fill(table.head, table.rows, title));
   if (shown) episodes(box, shown);
+  if (dreams) film(box, dreams);
   if (!code) continue;
   const block = make("pre");
   block.tabIndex = 0;

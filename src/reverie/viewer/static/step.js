@@ -1,5 +1,5 @@
 // An environment's page program, in which a policy's program acts, or a visitor, beside the dream of a world model's.
-import { open } from "./program.js";
+import { open, sample, stream } from "./program.js";
 import { environment } from "./environment.js";
 
 const $ = (selector) => document.querySelector(selector), facts = JSON.parse($("#given").textContent);
@@ -7,23 +7,9 @@ const AHEAD = 15, THUMB = 48;
 const argmax = (values) => values.indexOf(Math.max(...values)), zeros = (n) => new Float32Array(n);
 const sum = (values) => values.reduce((a, b) => a + b, 0), short = (x) => String(+x.toPrecision(3));
 
-// A stream of random numbers in [0, 1): mulberry32.
-function stream(seed) {
-  let state = seed | 0;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 let random = stream(0), noise = stream(0);
-const draws = {
-  "uniform in [0, 1)": () => noise(), exponential: () => -Math.log(1 - noise()),
-  "standard normal": () => Math.sqrt(-2 * Math.log(1 - noise())) * Math.cos(2 * Math.PI * noise()),
-};
 const { parts, tensors } = JSON.parse($("#program").textContent), dreams = "observe" in parts, entry = parts[dreams ? "observe" : "act"];
-const model = open({ parts, tensors }, (distribution) => draws[distribution]());
+const model = open({ parts, tensors }, (distribution) => sample(distribution, noise));
 
 // ---------------------------------------------------------------- the model
 
