@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -15,6 +16,7 @@ from reverie.agent.demonstrate import CommandError, DemonstrationReader, KeyPoli
 from reverie.agent.own_policy import PolicyAgent
 from reverie.agent.recording import rows_of
 from reverie.core.errors import ConfigError, short_repr
+from reverie.core.rows import Rows
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY, PLAYER_KEY, has_players
 from reverie.core.terminal import show
@@ -98,7 +100,7 @@ class GameReader(DemonstrationReader):
             return None
         is_person = np.asarray(episode["observations"][PLAYER_KEY])[:-1] == policy.seat  # of each action
         episode |= {"infos": {IS_INTERVENTION: np.append(is_person, False)}}
-        self.episodes = [rows_of(episode, (self.view.space, self.env.action_space))]
+        self.episodes: Sequence[Rows] = [rows_of(episode, (self.view.space, self.env.action_space))]
         result = float(np.sum(episode["rewards"] * np.where(is_person, 1, -1)))
         return "you win" if result > 0 else "you lose" if result < 0 else "a draw"
 

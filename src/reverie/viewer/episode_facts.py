@@ -6,7 +6,7 @@ import base64
 import contextlib
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.model_free import ModelFree
 from reverie.core.errors import ReverieError, count_noun
 from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, has_players, mover_sign
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.goal_tasks import GoalTasks
@@ -107,17 +107,17 @@ def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[
                 value, distance = (None, None) if is_random else _estimates(agent, env, first)
             last = steps_after[-1]
             played.append(PlayedEpisode(
-                seed=seed, rewards=[_first_player_reward(step) for step in steps_after], ending=_ending(last),
+                seed=seed, rewards=[_first_player_reward(agent, step) for step in steps_after], ending=_ending(last),
                 success=_success(last), is_terminal=last.terminated, expected=value, distance=distance, task=task,
             ))  # fmt: skip
     return played
 
 
-def _first_player_reward(step: PlayedStep) -> float:
+def _first_player_reward(agent: Agent, step: PlayedStep) -> float:
     """Return the reward of a step; with two players, what it is for the first."""
-    obs = step.learner_obs
-    has_players = isinstance(obs, Mapping) and PLAYER_KEY in obs
-    return float(step.reward * mover_sign(np.asarray(obs[PLAYER_KEY]))) if has_players else step.reward
+    if not has_players(agent.obs_spec):
+        return step.reward
+    return float(step.reward * mover_sign(np.asarray(step.learner_obs[PLAYER_KEY])))
 
 
 def _list_tasks(env: Any) -> tuple[int | None, ...]:

@@ -14,7 +14,7 @@ from reverie.agent.conversion import to_numpy
 from reverie.algos.model_free import ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.bounds import largest_value
-from reverie.core.specs import PLAYER_KEY
+from reverie.core.specs import has_players
 from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import GumbelCategoricals
@@ -72,7 +72,7 @@ def critic_rewards(agent: Agent, rewards: np.ndarray) -> np.ndarray:
 def value_discount(agent: Agent) -> float:
     """Return the factor of the next row's value in that of a row: negative if that is another player's."""
     discount = largest_value(getattr(agent.config.algo, "discount", 1.0))
-    return -discount if PLAYER_KEY in agent.obs_spec else discount
+    return -discount if has_players(agent.obs_spec) else discount
 
 
 def probabilities(policy: Any) -> dict[str, Any]:

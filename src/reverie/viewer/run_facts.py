@@ -34,7 +34,7 @@ from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.rows import iter_episodes
 from reverie.core.seeding import derived_seeds
-from reverie.core.specs import PLAYER_KEY
+from reverie.core.specs import has_players
 from reverie.core.statistics import histogram
 from reverie.core.types import Batch
 from reverie.core.version import version
@@ -114,7 +114,7 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str =
         return facts | {"episodes": []} | _read_evaluation(folder, facts)
     facts["episodes"] = played = play_episodes(agent, episodes)
     facts["score"] = Mean.of([episode.total for episode in played])
-    if PLAYER_KEY in agent.obs_spec:  # random actions of both sides would be no rival
+    if has_players(agent.obs_spec):  # random actions of both sides would be no rival
         facts["players"] = 2
     else:
         random = play_episodes(agent, min(episodes, 10), is_random=True)
