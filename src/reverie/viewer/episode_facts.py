@@ -82,8 +82,9 @@ class EpisodeLook(NamedTuple):
 
 
 def make_gym_eval_env(agent: Agent, render: bool = False) -> Any:
-    """Make an environment as for evaluations."""
-    return make_gym(agent.config.eval_env_config, agent.eval_factory, render)
+    """Make an environment as for evaluations; games of two players begin as in training, else all would be one game."""
+    config = agent.config.env if has_players(agent.obs_spec) else agent.config.eval_env_config
+    return make_gym(config, agent.eval_factory, render)
 
 
 def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[PlayedEpisode]:
