@@ -394,7 +394,7 @@ def test_episodes_are_named_by_what_tells_them_apart():
         return {key: (x.total, len(x.rewards)) for key, x in pick_episodes(played).items()}
 
     assert name((1.0, 5)) == {"the only one": (5.0, 5)}
-    assert name((1.0, 5), (1.0, 5)) == {"one of 2 alike": (5.0, 5)}
+    assert name((1.0, 5), (1.0, 5)) == {"one of 2, all with this return and length": (5.0, 5)}
     assert name((0.0, 5), (0.0, 7)) == {"longest": (0.0, 7), "shortest": (0.0, 5)}
     numbers = {"worst": (1.0, 1), "worst 2": (2.0, 2), "worst 3": (3.0, 3), "median": (4.0, 4), "best": (6.0, 6)}
     assert name(*[(1.0, n) for n in range(1, 7)]) == numbers

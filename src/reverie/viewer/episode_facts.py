@@ -170,7 +170,7 @@ def pick_episodes(played: Sequence[PlayedEpisode]) -> dict[str, PlayedEpisode]:
     ranked = sorted(played, key=lambda episode: (episode.total, -len(episode.rewards)))
     median, best = ranked[len(ranked) // 2], ranked[-1]
     if (ranked[0].total, len(ranked[0].rewards)) == (best.total, len(best.rewards)):
-        return {f"one of {len(ranked)} alike" if len(ranked) > 1 else "the only one": best}
+        return {f"one of {len(ranked)}, all with this return and length" if len(ranked) > 1 else "the only one": best}
     low, high = ("longest", "shortest") if ranked[0].total == best.total else ("worst", "best")
     picked = {f"{low} {i}" if i > 1 else low: x for i, x in enumerate(ranked[:SHOWN], 1)}
     picked = {name: x for name, x in picked.items() if x is not median and x is not best}

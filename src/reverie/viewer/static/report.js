@@ -18,8 +18,8 @@ function svg(tag, attributes, text = "") {
 
 const HEIGHT = 230, LEFT = 54, BOTTOM = 42, TOP = 12, RIGHT = 10, SHADES = 6;
 // Round numbers that cover a range.
-function ticks(low, high, count = 4) {
-  const rough = (high - low || 1) / count, unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((k) => k * unit >= rough) * unit;
+function ticks(low, high, least = 0, count = 4) {
+  const rough = Math.max(least, (high - low || 1) / count), unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((k) => k * unit >= rough) * unit;
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: Math.max(1, Math.floor(high / step + 1e-9) - first + 1) }, (_, i) => +((first + i) * step).toPrecision(12));
 }
@@ -50,7 +50,7 @@ function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
   const X = (x) => LEFT + ((x - left) / wide) * (WIDTH - LEFT - RIGHT), Y = (y) => height - BOTTOM - ((y - least + space) / (most - least + 2 * space || 1)) * (height - BOTTOM - TOP);
   const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label }), key = make("p", "", "key soft");
   for (const y of ticks(least, most)) drawn.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: Y(y), y2: Y(y), class: "grid" }), svg("text", { x: LEFT - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
-  for (const x of ticks(left, right)) drawn.append(svg("text", { x: X(x), y: height - 24, "text-anchor": X(x) > WIDTH - 40 ? "end" : "middle" }, x.toLocaleString("en")));
+  for (const x of ticks(left, right, starts ? 0 : 1)) drawn.append(svg("text", { x: X(x), y: height - 24, "text-anchor": X(x) > WIDTH - 40 ? "end" : "middle" }, x.toLocaleString("en")));
   drawn.append(svg("text", { x: LEFT + (WIDTH - LEFT - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, unit));
   for (const { name, kind, points: own } of lines) {
     if (kind === "dots") {
