@@ -92,7 +92,7 @@ def test_opponents_must_know_the_game(run, tmp_path):
         reverie.load(
             reverie.train("muzero", env="reverie/ConnectFour-v0", run=tmp_path / "four", **TINY, **options).run
         ).evaluate(2, opponent="perfect")
-    with pytest.raises(ConfigError, match="only trained agents play games of two players"):
+    with pytest.raises(ConfigError, match="only trained agents search or play games of two"):
         reverie.evaluate("reverie/Nim-v0", lambda obs: 0)
 
 

@@ -284,7 +284,7 @@ class Agent(Player):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-        opponent: Player | str | None = None,
+        opponent: Player | str | None = None, simulations: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -302,13 +302,16 @@ class Agent(Player):
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
             opponent: in games of two players, another agent; ``"perfect"``, if the solution of the game is known; or
                 ``"random"``. None: random moves, and the strength is measured, if the solution is known.
+            simulations: act by tree searches of so many nodes, at least 2, in the model of ``muzero``, or in the
+                latents of ``dreamer_v3``, ``plan2explore_v3`` or ``r2dreamer`` with one discrete action. None: as
+                trained.
 
         Raises:
-            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range, or ``env`` or
-                ``opponent`` has other spaces.
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps``, ``tasks`` or ``simulations`` is out of range, or
+                ``env`` or ``opponent`` has other spaces, or the agent has no model for a search.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
             self, episodes, env=env, deterministic=deterministic, record=record, seed=seed,
-            max_episode_steps=max_episode_steps, tasks=tasks, opponent=opponent,
+            max_episode_steps=max_episode_steps, tasks=tasks, opponent=opponent, simulations=simulations,
         )  # fmt: skip

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from reverie.agent.player import Player, check_choice, policy_mode
+from reverie.algos.latent_search import LatentSearchPolicy
+from reverie.algos.muzero import MuZero
+from reverie.algos.planner import SearchPlanner
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, RunError
@@ -41,13 +44,14 @@ def evaluate_agent(
     player: Player, episodes: int = 10, *,
     env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
     seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-    opponent: Player | str | None = None,
+    opponent: Player | str | None = None, simulations: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     episodes = coerce(episodes, int, "episodes")
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
     AtLeast(1).check("max_episode_steps", max_episode_steps)
+    policy = player.algo.policy if simulations is None else _searching_policy(player, simulations)
     mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
     config, factory = _with_env(player, env)
@@ -62,7 +66,7 @@ def evaluate_agent(
         rival = None if opponent is None else _find_opponent(played, opponent, seed)
         with seeded_rng(seed):
             evaluation = play_episodes(
-                played, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
+                played, policy, episodes, mode, np.array if record else None, seed=seed,
                 env_steps=config.exploration_step(player.step), most_steps=player.episode_limit, opponent=rival,
             )  # fmt: skip
         if evaluation.cut_off:
@@ -70,6 +74,14 @@ def evaluate_agent(
         return evaluation
     finally:
         played.close()
+
+
+def _searching_policy(player: Player, simulations: int) -> Policy[Any]:
+    """Return a policy that searches the agent's model; ConfigError if it has none to search in."""
+    AtLeast(2).check("simulations", simulations)
+    if isinstance(player.algo, MuZero):
+        return SearchPlanner(player.algo, simulations)
+    return LatentSearchPolicy(player.algo, player.action_spec, simulations)
 
 
 class PerfectPolicy(RandomPolicy):
@@ -144,7 +156,7 @@ class EvaluationReport:
 def evaluate_run(
     player: Any, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-    tasks: tuple[int, ...] = (), opponent: Player | str | None = None,
+    tasks: tuple[int, ...] = (), opponent: Player | str | None = None, simulations: int | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` by ``Agent.evaluate`` of ``player``.
 
@@ -152,7 +164,7 @@ def evaluate_run(
     """
     evaluation = player.evaluate(
         episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps,
-        tasks=tasks, opponent=opponent,
+        tasks=tasks, opponent=opponent, simulations=simulations,
     )  # fmt: skip
     folder, files = RunFolder(player.run), dict[str, Path]()
     if is_unpacked(player.run) or not folder.path.is_dir():  # there is no run folder
@@ -163,6 +175,7 @@ def evaluate_run(
     content |= {"checkpoint": player.checkpoint.name, "env": game_label(player, opponent)}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     content |= {"tasks": tasks} if tasks else {}
+    content |= {} if simulations is None else {"simulations": simulations}
     try:
         with disk_errors_as_run_error(folder.path):
             write_result(folder.evaluation, content)

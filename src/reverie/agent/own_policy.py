@@ -192,11 +192,11 @@ class PolicyAgent(Agent):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-        opponent: Player | str | None = None,
+        opponent: Player | str | None = None, simulations: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes as :meth:`Agent.evaluate` does, but no games of two players; ``seed`` None is 0."""
-        if opponent is not None or has_players(self.obs_spec):
-            raise ConfigError(f"{self.name} is a policy of your own: only trained agents play games of two players.")
+        if opponent is not None or simulations is not None or has_players(self.obs_spec):
+            raise ConfigError(f"{self.name} is a policy of your own: only trained agents search or play games of two.")
         changes = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
         changes = {name: value for name, value in changes.items() if value is not None}
         agent = self

@@ -57,6 +57,11 @@ class SearchState(NamedTuple):
 class SearchPlanner(LatentPlanner):
     """Acts by tree search: ``explore`` with Gumbel noise, ``eval`` without, ``random`` without a search."""
 
+    def __init__(self, learner: InspectableWorldModel, simulations: int | None = None) -> None:
+        """``simulations``: of each search; None: those of the settings."""
+        super().__init__(learner)
+        self.simulations = simulations
+
     def initial(self, num_envs: int) -> SearchState:
         world, width = self.learner.world, self.learner.objective.width
         policy = torch.zeros(num_envs, width, device=self.learner.device)
@@ -70,7 +75,9 @@ class SearchPlanner(LatentPlanner):
         if mode == "random":
             index, policy, value = sample_legal(legal), torch.zeros_like(state.policy), torch.zeros_like(state.value)
         else:
-            index, policy, value, *_ = objective.search(latent.deter, legal, explore=mode == "explore")
+            index, policy, value, *_ = objective.search(
+                latent.deter, legal, explore=mode == "explore", simulations=self.simulations
+            )
             value = value.unsqueeze(-1)
         action = one_hot(index, state.policy)
         return action.to(step.is_first.device), SearchState(latent, action, policy, value)

@@ -52,6 +52,9 @@ class EvalCommand(RunOptions, EnvOverride):
     moves, and the agent's strength is measured, if the solution is known."""
     games: int | None = None
     """Number of games, half of them in each seat: the same as --episodes."""
+    simulations: int | None = None
+    """Act by tree searches of so many nodes in the model of muzero, dreamer_v3, plan2explore_v3 or r2dreamer. None: as
+    trained."""
 
     def __call__(self) -> None:
         from reverie.agent.arena import load_opponent
@@ -71,6 +74,7 @@ class EvalCommand(RunOptions, EnvOverride):
             max_episode_steps=self.max_episode_steps,
             tasks=self.tasks,
             opponent=opponent,
+            simulations=self.simulations,
         )
         show(f"{game_label(agent, opponent)}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         show(score_line(report.evaluation))

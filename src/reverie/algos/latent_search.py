@@ -1,0 +1,82 @@
+"""Tree search in the latent space of a Dreamer, which its evaluation can use instead of the actor alone.
+
+The model of the search is DreamerV3's dream, without luck: each action leads to the most likely next latent, since a
+maximum over samples prefers lucky ones. So the environment should be nearly deterministic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.algos.dreamer_v3 import DreamerV3
+from reverie.algos.planner import find_legal
+from reverie.core.errors import ConfigError
+from reverie.core.specs import MASK_KEY, ActionSpec
+from reverie.core.types import Mode, Step
+from reverie.nn.distributions import Categoricals
+from reverie.nn.functional import one_hot
+from reverie.nn.state_space import Latent
+from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
+
+Q_RANGE_FLOOR = 0.01
+"""As MuZero's ``q_range_floor``."""
+
+
+class LatentSearchPolicy:
+    """Acts by a search of S simulations from the latents that the agent's own policy infers."""
+
+    def __init__(self, learner: Any, action_spec: ActionSpec, simulations: int) -> None:
+        """Raise ConfigError unless ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
+        parts = [*action_spec.parts.values()]
+        if not isinstance(learner, DreamerV3) or len(parts) > 1 or len(parts[0].classes) != 1:
+            raise ConfigError(
+                f"simulations = {simulations}: expected an agent of dreamer_v3, plan2explore_v3 or r2dreamer with one "
+                "discrete action, or of muzero. Remove simulations."
+            )
+        self.learner = learner
+        self.policy: Any = learner.policy
+        self.settings: SearchSettings = SearchSettings(simulations, q_range_floor=Q_RANGE_FLOOR)
+
+    def initial(self, num_envs: int) -> Any:
+        return self.policy.initial(num_envs)
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+        """Return ``(action [N, A] beside the rows, state)``; without noise."""
+        _, after = self.policy.act(step, state, mode)
+        root = self._node(after.latent, {MASK_KEY: step.obs[MASK_KEY]} if MASK_KEY in step.obs else None)
+        legal = find_legal(step.obs, root.logits)
+        result = search(self._model, root, legal, torch.zeros_like(root.logits), self.settings)
+        action = one_hot(result.action, after.action)
+        return action.to(step.is_first.device), self.policy.override(after, action)
+
+    def override(self, state: Any, action: Tensor) -> Any:
+        return self.policy.override(state, action)
+
+    def extras(self, state: Any) -> dict[str, Tensor]:
+        return {}
+
+    def _model(self, state: Tensor, index: Tensor) -> Transition:
+        """Predict the most likely next latents of states ``[N, D + S C]``, with rewards and learned continuation."""
+        learner, deter = self.learner, self._deter
+        before = Latent(state[:, :deter], state[:, deter:].view(len(state), *self._shape))
+        h = learner.world.rssm.step(*before, one_hot(index, state.new_zeros(len(state), self.policy.width)))
+        latent = learner.world.rssm.most_likely(Latent(h, before.stoch), learner.world.rssm.p(h))
+        said = learner.predict_reward_and_cont(latent)
+        return Transition(said["reward"], learner.cfg.discount * said["cont"], self._node(latent, None))
+
+    def _node(self, latent: Latent, mask: Any) -> Node:
+        """Return latents ``[N, ...]`` as a node. Actions are legal by ``mask``, or else as the model predicts."""
+        self._deter, self._shape = latent.deter.shape[-1], latent.stoch.shape[1:]
+        learner, feature = self.learner, latent.feature
+        legal = None if learner.world.mask is None else learner.world.mask.legal(feature)
+        if mask is not None:
+            legal = mask[MASK_KEY].to(feature.device)
+        decision = learner.actor_for("eval")(feature, *(() if legal is None else (legal,)))
+        (part,) = decision.parts.values()
+        assert isinstance(part, Categoricals)
+        logits = part.log_probs[..., 0, :].clamp(min=torch.finfo(torch.float32).min / 2)
+        return Node(torch.cat([latent.deter, latent.stoch.flatten(1)], -1), logits, learner.latent_value(latent))
