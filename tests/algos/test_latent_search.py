@@ -20,7 +20,7 @@ def rows(count, **more):
     return Step(obs=obs, reward=torch.zeros(count), is_first=begins, is_last=~begins, is_terminal=~begins)
 
 
-@pytest.mark.parametrize("make", [build, functools.partial(build_r2, "barlow")])
+@pytest.mark.parametrize("make", [build, functools.partial(build_r2, "r2_barlow")])
 def test_the_model_is_the_most_likely_dream(make):
     torch.manual_seed(0)
     agent = make()
