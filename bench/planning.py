@@ -46,11 +46,11 @@ ENVS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "CartPole-v1"},
     "empty": {
         "env": "MiniGrid-Empty-5x5-v0", "steps": 40_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.95,
-        "schedule.eval_every": 2000, "algo.reanalyze_interval": 10,
+        "schedule.eval_every": 1000,
     },
     "doorkey": {
         "env": "MiniGrid-DoorKey-5x5-v0", "steps": 100_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.9,
-        "schedule.eval_every": 5000, "algo.reanalyze_interval": 10,
+        "schedule.eval_every": 4000,
     },
 }  # fmt: skip
 

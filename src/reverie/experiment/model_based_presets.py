@@ -167,6 +167,12 @@ MUZERO_CARTPOLE: Settings = MUZERO | {
 }
 """CartPole-v1 in minutes on one CPU core."""
 
+MUZERO_GRID: Settings = MUZERO | {
+    "env.id": "MiniGrid-Empty-5x5-v0", "algo.reanalyze_interval": 10, "algo.value_estimator": "n_step(10)",
+    "algo.batch_length": 16, "algo.discount": 0.99, "algo.networks.max_value": 2.0,
+}
+"""MiniGrid: with wide bins, values between 0 and 1 are not learned."""
+
 MUZERO_BOARD: Settings = MUZERO | {
     "steps": 250_000, "replay_ratio": 0.0625, "env.id": "reverie/TicTacToe-v0", "env.num": 64,
     "env.kwargs": {"opening_moves": 6}, "replay.capacity": 60_000, "learning_starts": 2000,
@@ -353,6 +359,8 @@ TABLE: dict[str, Preset] = {
         cpu_changes={}),
     "muzero_cartpole": Preset("muzero", MUZERO_CARTPOLE,
         "MuZero on CartPole-v1: minutes on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
+    "muzero_grid": Preset("muzero", MUZERO_GRID,
+        "MuZero on small grids of MiniGrid: minutes on one CPU core; settings by reverie.", env_prefixes="MiniGrid-"),
     "muzero_board": Preset("muzero", MUZERO_BOARD,
         "MuZero against itself in small board games: minutes on one CPU core; settings by reverie.",
         env_prefixes="reverie/TicTacToe- reverie/ConnectFour- reverie/Nim-"),
