@@ -80,7 +80,7 @@ def num_threads_for(x: Tensor) -> int:
 def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     """Apply ``function``. If no input needs a gradient, call its ``forward`` directly, without autograd's overhead."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
-        return function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return function.apply(*inputs)
     return function.forward(None, *inputs)
 
 

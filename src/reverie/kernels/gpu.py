@@ -159,7 +159,7 @@ def supports_norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> bool:
 
 def norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of ``[..., C]``, computed in float32."""
-    out: Tensor = _NormSiLU.apply(x, scale, eps)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    out: Tensor = _NormSiLU.apply(x, scale, eps)
     return out
 
 
@@ -254,7 +254,7 @@ def supports_cast_all(parameters: Sequence[Tensor], dtype: torch.dtype) -> bool:
 
 def cast_all_on_gpu(parameters: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
     """Compute ``functional.cast_all`` in a few launches; gradients of several uses are added in ``dtype``."""
-    copies: tuple[Tensor, ...] = _Copies.apply(dtype, *parameters)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    copies: tuple[Tensor, ...] = _Copies.apply(dtype, *parameters)
     return copies
 
 

@@ -114,7 +114,7 @@ def _filter_rows(
     if on_gpu or torch.is_grad_enabled():
         backend = _GPU if on_gpu else _CPU
         weights = rssm_cpu.Weights(**_sequence_weights(rssm, dtype), **_posterior_head(rssm, dtype))
-        out = _Filter.apply(backend, cache.sizes, *arguments, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        out = _Filter.apply(backend, cache.sizes, *arguments, *weights)
     else:
         packed = cache.posterior.get(
             lambda: _packed_sequence(rssm, cache) | rssm_cpu.pack_weights(_posterior_head(rssm))

@@ -55,7 +55,7 @@ def straight_through(probs: Tensor, index: Tensor) -> Tensor:
     """Return the one-hot of ``index``, ``[..., C]``, whose gradient passes unchanged to ``probs``."""
     if not (torch.is_grad_enabled() and probs.requires_grad):
         return one_hot(index, probs)
-    out: Tensor = _StraightThrough.apply(probs, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    out: Tensor = _StraightThrough.apply(probs, index)
     return out
 
 
