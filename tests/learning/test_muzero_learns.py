@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 import reverie
-from reverie.envs.board_games import NimRules, measure_strength
+from reverie.envs.board_games import NimRules
 
 SMALL = {
     "env.num": 16, "env.vectorization": "sync", "threads": 1, "seed": 0, "console": False, "tensorboard": False,
@@ -23,7 +23,7 @@ def test_nim_is_played_perfectly(tmp_path):
     own |= {"algo.value_estimator": "td1", "algo.q_range_floor": 2.0, "eval_episodes": 0, "steps": 2000}
     reverie.train("muzero", env="reverie/Nim-v0", run=tmp_path / "run", preset="muzero", **SMALL | own)
     agent = reverie.load(tmp_path / "run")
-    strength = measure_strength(NimRules((2, 3)), lambda obs: np.asarray(agent.act(dict(obs))[0]))
+    strength = NimRules((2, 3)).measure_strength(lambda obs: np.asarray(agent.act(dict(obs))[0]))
     assert strength["optimal_moves_hard"] == 1.0
 
 
