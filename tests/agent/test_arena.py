@@ -99,3 +99,22 @@ def test_opponents_must_know_the_game(run, tmp_path):
 def test_single_player_environments_have_no_opponent(trained):
     with pytest.raises(ConfigError, match="this environment is no game of two players"):
         reverie.load(trained).evaluate(1, opponent="random")
+
+
+@pytest.mark.parametrize(("won", "lost"), [((0, 0, 1), (0, 1, 0)), ((2, 0, 0), (0, 0, 2)), ((0, 0, 1), (0, 0, 1))])
+def test_ratings_of_few_games_maximize_the_penalized_likelihood(won, lost):
+    """Whole steps of Newton's method oscillate there. Each rating is at most as good 1 Elo aside."""
+    counts = np.zeros((2, 2, 3), int)
+    counts[0, 1], counts[1, 0] = won, lost
+    games, points = np.array([sum(won), sum(lost)]), np.array([won[0] + won[1] / 2, lost[0] + lost[1] / 2])
+
+    def likelihood(rating, advantage):
+        x = np.array([[1.0, 1.0], [-1.0, 1.0]])  # the second row: the other player moves first
+        p = 1 / (1 + np.exp(-x @ [rating, advantage]))
+        information = (x.T * (games * p * (1 - p))) @ x
+        return (points * np.log(p) + (games - points) * np.log(1 - p)).sum() + np.log(np.linalg.det(information)) / 2
+
+    rating = rate(counts, 1)[0][0] / ELO_PER_LOGIT
+    advantages = np.linspace(-4, 4, 2001)
+    best, *others = (max(likelihood(r, h) for h in advantages) for r in rating + np.array([0, -0.02, 0.02]))
+    assert best >= max(others)

@@ -280,3 +280,17 @@ def test_the_player_is_no_input_of_networks(tmp_path):
     agent = reverie.load(tmp_path / "run")
     obs, _ = nim().reset(seed=0)
     assert agent.act(obs, deterministic=True)[0] in np.flatnonzero(obs[MASK_KEY])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nim(heaps=(1.5, 2)), r"heaps = \(1.5, 2\): expected sizes of heaps"),
+        (lambda: nim(heaps=()), r"heaps = \(\): expected sizes of heaps"),
+        (lambda: tic_tac_toe(opening_moves=-1).reset(), "opening_moves = -1: expected a whole number"),
+        (lambda: tic_tac_toe(opening_moves=1.5).reset(), "opening_moves = 1.5: expected a whole number"),
+    ],
+)
+def test_other_settings_of_games_are_refused(make, said):
+    with pytest.raises(EnvError, match=said):
+        make()

@@ -56,11 +56,11 @@ CRITIC = {"expected": 60.0, "actual": 40.0, "error": Mean(20.0, 12.0, 28.0, 15)}
         ({"score": GOOD, "evaluations": CURVE}, "A mean return"),  # 92 and 90: the intervals overlap
         (
             {"score": GOOD, "evaluations": CURVE, "snapshots": LAGGING},
-            "At step 500 it scores 92.0, and 40 of 100 dreams are right; at step 1,000 97 of 100 are.",
+            "At step 500 the agent scores 92.0, and 40 of 100 dreams are right; at step 1,000, 97 of 100 are.",
         ),
         ({"score": GOOD, "evaluations": CURVE, "snapshots": [(490, Share(95, 100)), LAGGING[1]]}, "A mean return"),
         ({"score": GOOD, "evaluations": CURVE, "snapshots": [(90, Share(4, 100)), LAGGING[1]]}, "A mean return"),
-        ({"score": GOOD, "critic": CRITIC}, "Its critic expects 60.0, and 40.0 comes."),
+        ({"score": GOOD, "critic": CRITIC}, "The critic expects a return of 60.0, and 40.0 comes."),
         ({"score": GOOD, "critic": CRITIC | {"error": Mean(20.0, -1.0, 41.0, 15)}}, "A mean return"),
         ({"score": GOOD, "failures": ["lava"] * 7 + ["time is up"] * 4}, "7 of 11 failures end the same way: lava."),
         ({"score": GOOD, "failures": ["lava"] * 6 + ["time is up"] * 5}, "A mean return"),

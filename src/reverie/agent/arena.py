@@ -85,7 +85,8 @@ def arena(
             counts[first, second] = [(scores[::2] == sign).sum() for sign in (1, 0, -1)]
             counts[second, first] = [(scores[1::2] == sign).sum() for sign in (-1, 0, 1)]
     names = _name_players(loaded)
-    elo, half = rate(counts, names.index("random") if "random" in names else None)
+    is_random = [isinstance(player, str) and player == "random" for player in loaded]
+    elo, half = rate(counts, is_random.index(True) if any(is_random) else None)
     intervals = {name: (x - h, x + h) for name, x, h in zip(names, elo.tolist(), half.tolist(), strict=True)}
     table = counts + counts.swapaxes(0, 1)[..., ::-1]
     return Arena(table=table, elo=dict(zip(names, elo.tolist(), strict=True)), intervals=intervals)
@@ -130,7 +131,8 @@ def rate(counts: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.
         weight = games * p * (1 - p)
         covariance = np.linalg.pinv((x.T * weight) @ x, rcond=1e-9, hermitian=True)
         leverage = weight * np.einsum("ni,ij,nj->n", x, covariance, x)
-        beta += np.clip(covariance @ x.T @ (points - games * p + leverage * (0.5 - p)), -1, 1)
+        step = covariance @ x.T @ (points - games * p + leverage * (0.5 - p))
+        beta += np.clip(step, -1, 1) / 2  # whole steps can oscillate, with few games
     contrast = np.eye(len(counts)) - (1 / len(counts) if anchor is None else np.eye(len(counts))[anchor])
     deviation = np.sqrt(np.diag(contrast @ covariance[:-1, :-1] @ contrast.T).clip(min=0))
-    return ELO_PER_LOGIT * contrast @ beta[:-1], ELO_PER_LOGIT * NORMAL_95 * deviation
+    return ELO_PER_LOGIT * contrast @ beta[:-1] + 0.0, ELO_PER_LOGIT * NORMAL_95 * deviation

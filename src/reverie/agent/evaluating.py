@@ -78,7 +78,7 @@ def evaluate_agent(
 
 def _searching_policy(player: Player, simulations: int) -> Policy[Any]:
     """Return a policy that searches the agent's model; ConfigError if it has none to search in."""
-    AtLeast(2).check("simulations", simulations)
+    AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
     if isinstance(player.algo, MuZero):
         return SearchPlanner(player.algo, simulations)
     return LatentSearchPolicy(player.algo, player.action_spec, simulations)

@@ -16,6 +16,7 @@ from reverie.algos.muzero import MuZero
 from reverie.algos.planner import find_legal
 from reverie.algos.tdmpc2 import TDMPC2
 from reverie.core.bounds import AtLeast
+from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, DataError
 from reverie.nn.functional import one_hot
 from reverie.nn.state_space import Latent
@@ -69,7 +70,7 @@ def _search(
     player: Player, algo: MuZero, obs: Any, simulations: int | None, state: AgentState | None, action_mask: Any
 ) -> tuple[SearchResult, Tensor, list[tuple[int, float]]]:
     """Return the result of a search, the latent ``[1, L]`` that it begins with, and its principal variation."""
-    AtLeast(2).check("simulations", simulations)
+    AtLeast(2).check("simulations", coerce(simulations, int | None, "simulations"))
     single, output = player.inspect(obs, state, action_mask=action_mask)
     if not single:
         raise DataError("a batch of observations: expected a single one to search from.")

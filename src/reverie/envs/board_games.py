@@ -186,7 +186,8 @@ class NimRules(Rules):
     heaps: Position = (1, 2, 3)
 
     def __post_init__(self) -> None:
-        if not self.heaps or min(self.heaps) < 0 or max(self.heaps) < 1:
+        is_valid = all(isinstance(size, int) and size >= 0 for size in self.heaps) and any(self.heaps)
+        if not is_valid:
             raise EnvError(f"heaps = {self.heaps}: expected sizes of heaps, at least one above 0, such as (1, 2, 3).")
 
     @property

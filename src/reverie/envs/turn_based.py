@@ -41,7 +41,12 @@ def play_opening(env: Any, moves: int) -> None:
     """Play 0 to ``moves`` random legal moves of a game with ``start``, ``is_over``, ``find_legal`` and ``play``.
 
     An opening that ends the game is dropped.
+
+    Raises:
+        EnvError: ``moves`` is no whole number from 0 on.
     """
+    if not isinstance(moves, int) or moves < 0:
+        raise EnvError(f"opening_moves = {moves!r}: expected a whole number, at least 0.")
     for _ in range(int(env.np_random.integers(moves + 1)) if moves else 0):
         env.play(int(env.np_random.choice(np.flatnonzero(env.find_legal()))))
         if env.is_over():

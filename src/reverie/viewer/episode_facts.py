@@ -146,13 +146,17 @@ def _ending(last: Any) -> str:
 
 
 def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float | None]:
-    """Return the critic's value of the first row, and the estimated distance of an agent with goals."""
+    """Return the critic's value of the first row, and the estimated distance of an agent with goals.
+
+    With two players, the value is that for the first one.
+    """
     obs, value, distance = agent.observer.raw_input(env, first.obs), None, None
     with contextlib.suppress(ReverieError):
         if is_goal_agent(agent):
             distance = float(agent.distance(obs))
         else:
             value = float(agent.value(obs, action_mask=first.mask))
+            value *= -float(mover_sign(np.asarray(obs[PLAYER_KEY]))) if has_players(agent.obs_spec) else 1.0
     return value, distance if distance is not None and np.isfinite(distance) else None
 
 

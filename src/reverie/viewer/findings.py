@@ -141,9 +141,9 @@ def _dreams_lag(facts: Facts) -> Finding | None:
         scores_as_well = is_near and (near[1] >= final.value or not _are_apart(near[2].interval, final.interval))
         if scores_as_well and fractions[0] < fractions[1] and _are_apart(share.interval, last.interval):
             return Finding(
-                f"At step {near[0]:,} it scores {format_number(near[1])}, and {share.right} of {share.total} dreams "
-                f"are right; at step {last_step:,} {last.right} of {last.total} are.",
-                "A dream is right if no row parts from the episode that the agent plays.",
+                f"At step {near[0]:,} the agent scores {format_number(near[1])}, and {share.right} of {share.total} "
+                f"dreams are right; at step {last_step:,}, {last.right} of {last.total} are.",
+                "A dream is right if each of its rows equals the episode that the agent plays.",
             )
     return None
 
@@ -154,8 +154,8 @@ def _critic_is_off(facts: Facts) -> Finding | None:
         return None
     expected, actual = (format_number(critic[name]) for name in ("expected", "actual"))
     return Finding(
-        f"Its critic expects {expected}, and {actual} comes.",
-        f"Discounted returns from the first rows of {critic['error'].n} episodes that ended.",
+        f"The critic expects a return of {expected}, and {actual} comes.",
+        f"These are discounted returns from the first rows of {critic['error'].n} episodes that ended.",
     )
 
 

@@ -158,7 +158,8 @@ def _describe_settings(saved: SavedConfig) -> dict[str, Any]:
 
 def _commands(saved: SavedConfig, name: str, location: str) -> str:
     """Return how to load the agent and how to train it again."""
-    load = f"agent = reverie.load({json.dumps(location or name)}{', env=...' if 'env' in saved.custom else ''})"
+    env = ", env=..." if "env" in saved.custom else ""
+    load = f"import reverie\n\nagent = reverie.load({json.dumps(location or name)}{env})"
     if location:
         train = format_train_command(saved, "agent/config.yaml", "runs/again")
         return f"{load}\n\n# train it again\nreverie pull {shlex.quote(location)} --to agent\n{train}"
