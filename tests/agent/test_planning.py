@@ -100,3 +100,15 @@ def test_what_cannot_be_planned_is_refused(muzero, trained):
         muzero.search({key: np.stack([x, x]) for key, x in obs.items()})
     with pytest.raises(ConfigError, match="simulations"):
         muzero.search(obs, 1)
+
+
+def test_evaluations_search_as_long_as_they_are_told(muzero, monkeypatch):
+    asked, kind = [], type(muzero.algo.objective)
+    search = kind.search
+    monkeypatch.setattr(
+        kind, "search", lambda *args, **more: (asked.append(more["simulations"]), search(*args, **more))[1]
+    )
+    muzero.evaluate(2, opponent="random", simulations=3)
+    assert set(asked) == {3}
+    with pytest.raises(ConfigError, match=r"simulations = 2\.5"):
+        muzero.evaluate(1, simulations=2.5)

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import ANY
 
 import gymnasium
@@ -17,10 +18,12 @@ from reverie.agent.dream_strip import make_value_strip
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.seeding import seeded_rng
+from reverie.core.specs import ObsPart
 from reverie.core.statistics import RESAMPLES, estimate_interval, interval, iqm
 from reverie.distributed.compare import describe_further_seeds, seeds_to_separate
 from reverie.envs.rooms import Rooms
 from reverie.log.right_dreams import read_right_dreams
+from reverie.viewer import episode_facts
 from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes, play_episodes
 from reverie.viewer.findings import Mean, Share, find, format_number
 from reverie.viewer.model_free_values import critic_rewards, value_discount
@@ -457,3 +460,13 @@ def test_the_command_and_what_it_refuses(trained, tmp_path, capsys):
     assert json.loads(out.read_text())["findings"][0]["title"] in " ".join(capsys.readouterr().out.split())
     with pytest.raises(ConfigError, match="episodes = -1"):
         reverie.report(trained, out=out, episodes=-1)
+
+
+@pytest.mark.parametrize(("player", "value"), [(0, 0.5), (1, -0.5)])
+def test_the_critic_of_a_game_speaks_of_the_first_player(player, value, monkeypatch):
+    """Its value is that of the player to move; the second one moves first after an odd number of opening moves."""
+    spec = {"player": ObsPart(kind="player", shape=(), dtype="int64", classes=(2,))}
+    observer = SimpleNamespace(raw_input=lambda env, obs: obs)
+    monkeypatch.setattr(episode_facts, "is_goal_agent", lambda agent: False)
+    agent = SimpleNamespace(obs_spec=spec, observer=observer, value=lambda obs, action_mask: 0.5)
+    assert episode_facts._estimates(agent, None, SimpleNamespace(obs={"player": player}, mask=None)) == (value, None)
