@@ -65,8 +65,8 @@ class LatentSearchPolicy:
         before = Latent(state[:, :deter], state[:, deter:].view(len(state), *self._shape))
         h = learner.world.rssm.step(*before, one_hot(index, state.new_zeros(len(state), self.policy.width)))
         latent = learner.world.rssm.most_likely(Latent(h, before.stoch), learner.world.rssm.p(h))
-        said = learner.predict_reward_and_cont(latent)
-        return Transition(said["reward"], learner.cfg.discount * said["cont"], self._node(latent, None))
+        outcome = learner.predict_reward_and_cont(latent)
+        return Transition(outcome["reward"], learner.cfg.discount * outcome["cont"], self._node(latent, None))
 
     def _node(self, latent: Latent, mask: Any) -> Node:
         """Return latents ``[N, ...]`` as a node. Actions are legal by ``mask``, or else as the model predicts."""
