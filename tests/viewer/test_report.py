@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import ANY
@@ -125,6 +126,10 @@ def test_its_facts_are_those_of_the_run(trained, page):
     assert (facts["score"]["n"], facts["random"]["n"], facts["dreams"]["total"]) == (12, 10, 6)
     assert [row[0] for row in facts["evaluations"]][-1] == facts["step"] == agent.step
     assert page.finding == facts["findings"][0]["title"]
+    shares = {"its own actions": facts["dreams"], "random actions": facts["random_dreams"]}
+    wrong = {actions: share["total"] - share["right"] for actions, share in shares.items()}
+    assert Counter(dream["actions"] for dream in facts["wrong_dreams"]) == wrong
+    assert all(0 < dream["row"] <= facts["horizon"] and dream["differs"] for dream in facts["wrong_dreams"])
     steps, fractions = read_right_dreams(trained)  # for the curve and the viewer
     assert facts["snapshots"] == [
         [step, {"right": round(6 * x), "total": 6, "interval": ANY}] for step, x in zip(steps, fractions, strict=True)

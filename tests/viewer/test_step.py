@@ -20,7 +20,7 @@ STEP = """async (moves) => {
   for (const flat of moves.flats) {
     const next = environment.step(state, flat, Math.random);
     state = next.state;
-    rows.push({ observed: environment.observe(state), reward: next.reward, end: next.end });
+    rows.push({ observed: environment.observe(state), reward: next.reward, end: next.end, ending: next.ending });
     if (next.end) break;
   }
   return rows;
@@ -60,13 +60,15 @@ def test_the_environment_of_a_page_is_the_environment(name, browser):
         while not over:
             action = env.action_space.sample()
             flats.append(flat(env, action))
-            obs, reward, end, truncated, _ = env.step(action)
-            rows.append((obs if isinstance(obs, dict) else {"observation": obs}, float(reward), end))
+            obs, reward, end, truncated, info = env.step(action)
+            row = (obs if isinstance(obs, dict) else {"observation": obs}, float(reward), end, info.get("ending"))
+            rows.append(row)
             over = end or truncated
         found = page.evaluate(STEP, {"code": code, "state": state, "flats": flats})
         assert len(found) == len(rows)
-        for (obs, reward, end), row in zip(rows, found, strict=True):
+        for (obs, reward, end, ending), row in zip(rows, found, strict=True):
             assert (row["end"], row["reward"]) == (end, pytest.approx(reward, abs=1e-5))
+            assert ending in (None, row.get("ending"))
             for key in row["observed"]:
                 np.testing.assert_allclose(row["observed"][key], np.reshape(obs[key], -1), atol=1e-5)
         seen += len(rows)

@@ -3,6 +3,7 @@
 The file exports ``environment``: ``actions`` (each with ``name``, ``key`` and ``flat``, the action as learners see
 it), ``steps`` (the time limit), ``pace`` (milliseconds a step), ``reset(random)``, ``step(state, flat)`` to ``{state,
 reward, end, ending}``, ``observe(state)`` to numbers by observation, and ``draw(context, observation, side, color)``.
+``legend``, if there, is a sentence about what is drawn.
 """
 
 from __future__ import annotations

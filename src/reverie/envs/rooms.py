@@ -51,3 +51,14 @@ class Rooms(MiniGridEnv):
 
     def _reward(self) -> float:
         return 1.0
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step as MiniGrid does; ``info`` says at an end what the agent reached."""
+        obs, reward, terminated, truncated, info = super().step(action)
+        return (
+            obs,
+            reward,
+            terminated,
+            truncated,
+            info | ({"ending": "the goal" if reward else "lava"} if terminated else {}),
+        )

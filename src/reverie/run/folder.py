@@ -303,8 +303,9 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
         path, old, new = f"{prefix}{key}", before.get(key, "not set"), after.get(key, "not set")
         if old == new:
             continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            lines += settings_changes(old, new, f"{path}.")
+        sides = [{} if side in (None, "not set") else side for side in (old, new)]
+        if all(isinstance(side, Mapping) for side in sides):
+            lines += settings_changes(*sides, f"{path}.")
         else:
             lines.append(f"{path}: {old} -> {new}")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from reverie.viewer.compared_runs import (
 from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
 from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, Share, find, format_number
 from reverie.viewer.page import STATIC, make_page
-from reverie.viewer.run_facts import collect_facts, draw_film, map_goal
+from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, map_goal
 from reverie.viewer.walk import Walk, has_world, make_walk
 from reverie.viewer.what_if import make_what_if
 
@@ -200,6 +201,12 @@ def _hide_folders(value: Any) -> Any:
 PROGRAM = "the agent's program"
 WHAT_IF = "what-if"
 """Id of the section in which the agent answers to changed observations."""
+ROWS_OF_EPISODES = "Row 0 is the first observation; each action leads to the next row."
+FILMS = {
+    "Wrong dream": "Wrong dreams beside their episodes",
+    "Snapshot": "One episode, dreamt by snapshots of the training",
+}
+"""Titles of sections by the name of the slider."""
 FILM = "The model sees the first row alone; it imagines the others from the actions of the episode."
 
 
@@ -224,7 +231,7 @@ def _parts(block: Mapping[str, Any], walk: Walk | None) -> list[tuple[int, str, 
                 parts.append((size, f"pictures of “{episode['name']}”", episode["pictures"].clear))
         if "film" in section:
             size, remove = len(str(section["film"])), functools.partial(block["sections"].remove, section)
-            parts.append((size, "pictures of the snapshots' dreams", remove))
+            parts.append((size, f"pictures of “{section['title']}”", remove))
     return parts
 
 
@@ -255,22 +262,25 @@ def _describe_run(
     }
     walk, remark = _make_walk(agent, facts, batches, program, max_bytes) if agent and played else (None, "")
     facts.pop("beginnings", None)
-    dreamt = facts.pop("film", None)
-    film = draw_film(agent, dreamt[0], dreamt[1], frames) if agent and frames and dreamt else {}
+    dreams_by_film = facts.pop("films", {})
+    films = {name: draw_film(agent, x, frames) for name, x in dreams_by_film.items()} if agent and frames else {}
     sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
+    sections += _ending_sections(facts)
     if looks:
         entries = [describe_shown(name, picked[name], look) for name, look in looks.items()]
         sections.append(
             {
                 "title": "Episodes",
                 "shown": entries,
-                "text": [x for x in (remark, BOTH_SIDES * ("players" in facts)) if x],
+                "text": [x for x in (ROWS_OF_EPISODES, remark, BOTH_SIDES * ("players" in facts)) if x],
             }
         )
     if walk is not None and "what-if-rows" in walk.blocks:
         sections.append({"title": "What would it do if …", "id": WHAT_IF})
-    if film:
-        sections.append({"title": "One episode, dreamt by snapshots of the training", "film": film, "text": [FILM]})
+    sections += _wrong_dream_sections(facts)
+    sections += [
+        {"title": FILMS[name], "film": {"label": name, **film}, "text": [FILM]} for name, film in films.items() if film
+    ]
     return Content(
         facts["name"], [text for text in header if text not in ("", NO_ENV)], facts, findings, _numbers(facts),
         [*sections, *_setting_sections(facts, agent is None)], walk,
@@ -403,6 +413,44 @@ def _goal_sections(facts: Mapping[str, Any], goal: Mapping[str, Any]) -> list[Se
 def _range(goal: Mapping[str, Any]) -> str:
     values = goal["points"][:, 2]
     return f"{format_number(values.min())} to {format_number(values.max())}"
+
+
+def _ending_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return how the new episodes ended, the worst endings first."""
+    by_ending: dict[str, list[PlayedEpisode]] = {}
+    for episode in facts["episodes"]:
+        by_ending.setdefault(episode.ending, []).append(episode)
+    means = {ending: (float(np.mean([x.total for x in group])), group) for ending, group in by_ending.items()}
+    rows = [
+        [ending, f"{len(group)}", format_number(mean), format_number(float(np.mean([len(x.rewards) for x in group])))]
+        for ending, (mean, group) in sorted(means.items(), key=lambda item: item[1][0])
+    ]
+    head = ["ending", "episodes", "mean return", "mean steps"]
+    return [{"title": "How its episodes end", "table": {"head": head, "rows": rows}}] if rows else []
+
+
+def _wrong_dream_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return what differs first in the dreams that are wrong, under the agent's actions and under random ones."""
+    if "dreams" not in facts:
+        return []
+    rows_by_text: dict[str, dict[str, list[int]]] = {}
+    for dream in facts["wrong_dreams"]:
+        rows_by_text.setdefault(dream["differs"], {x: [] for x in OWN_AND_RANDOM})[dream["actions"]].append(
+            dream["row"]
+        )
+    rows = [
+        [
+            differs,
+            *(f"{len(x)}" for x in parts.values()),
+            format_number(float(np.median([*itertools.chain(*parts.values())]))),
+        ]
+        for differs, parts in sorted(rows_by_text.items(), key=lambda item: -sum(map(len, item[1].values())))
+    ]
+    shares = zip((facts["dreams"], facts["random_dreams"]), OWN_AND_RANDOM, strict=True)
+    counts = " and ".join(f"{share.total - share.right} of {share.total} under {whose}" for share, whose in shares)
+    section: Section = {"title": "Where its dreams go wrong", "text": [f"Wrong are {counts}."]}
+    head = ["what differs first", *(f"dreams under {whose}" for whose in OWN_AND_RANDOM), "in row (median)"]
+    return [section | ({"table": {"head": head, "rows": rows}} if rows else {})]
 
 
 def _setting_sections(facts: Mapping[str, Any], is_recorded: bool) -> list[Section]:

@@ -7,9 +7,9 @@ import importlib.metadata
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from reverie.agent.policy_file import copy_to_cpu
 from reverie.agent.return_estimate import METHODS
 from reverie.agent.right_dreams import (
     count_right,
-    count_right_dreams,
     dream_again,
     dream_horizon,
     play_beginnings,
@@ -79,14 +78,16 @@ from reverie.viewer.goals import (
 )
 from reverie.viewer.model_free_values import critic_rewards, value_discount
 
-MAX_POINTS, BINS, MAX_SNAPSHOTS = 400, 20, 6
-"""Points of a curve, bins of a histogram of returns, and snapshots whose dreams are shown."""
+MAX_POINTS, BINS, MAX_FILMED = 400, 20, 6
+"""Points of a curve, bins of a histogram of returns, and dreams of a film."""
 MAX_ROWS, MAX_MAP_POINTS = 2_000_000, 800
 """Recorded rows that are summarized, and that a map shows."""
 SOURCE = "From the newest evaluation that was logged. "
 """Begins the support of a finding if no episodes were played for the report."""
 REST = 0.01
 """Discount weight after the end of an episode that was cut off, below which its return is complete."""
+OWN_AND_RANDOM = ("its own actions", "random actions")
+"""Under which actions dreams are judged."""
 NAMED = ("env.id", "env.num", "steps", "updates", "seed", "device", "data.path")
 """Settings that the user names or the preset depends on: they are no changes of it."""
 
@@ -287,14 +288,24 @@ def _compare_with_critic(agent: Agent, played: Sequence[PlayedEpisode]) -> dict[
     }}  # fmt: skip
 
 
+class FilmedDream(NamedTuple):
+    """A dream of an episode ``[1, T]``."""
+
+    name: str
+    episode: Batch
+    predicted: Arrays
+    strip: Strip
+
+
 def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     """Return the shares of right dreams of the agent and, of the same episodes, of the snapshots of its training."""
     batches, random = (play_beginnings(agent, dreams, random=is_random) for is_random in (False, True))
     if not batches:
         return {}
     longest = max(range(len(batches)), key=lambda i: batches[i].shape[1])
-    current, before = dream_again(agent, batches), cast(Agent, copy_to_cpu(agent))
-    snapshots, film = [(agent.step, Share(*count_right(current)))], [(agent.step, *current[longest])]
+    current, of_random = dream_again(agent, batches), dream_again(agent, random)
+    before = cast(Agent, copy_to_cpu(agent))
+    snapshots, dreamt_by = [(agent.step, Share(*count_right(current)))], {agent.step: current[longest]}
     for path in Checkpoints(agent.run / "dream_snapshots").paths():
         try:
             LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
@@ -303,32 +314,60 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
             logger.warning(f"{path} is left out of the report: {error}")
             continue
         snapshots.append((step := step_from_name(path), Share(*count_right(dreamt))))
-        film.append((step, *dreamt[longest]))
+        dreamt_by[step] = dreamt[longest]
     snapshots.sort()
     title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
     save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
+    wrong = {
+        name: [FilmedDream(name, *x) for x in _list_wrong(episodes, dreamt)]
+        for name, episodes, dreamt in zip(OWN_AND_RANDOM, (batches, random), (current, of_random), strict=True)
+    }
+    filmed = [FilmedDream(f"step {step:,}", batches[longest], *dreamt_by[step]) for step in sorted(dreamt_by)]
     return {
-        "dreams": Share(*count_right(current)), "random_dreams": Share(*count_right_dreams(agent, random)),
+        "dreams": Share(*count_right(current)), "random_dreams": Share(*count_right(of_random)),
         "horizon": dream_horizon(agent), "snapshots": snapshots, "beginnings": (batches, random),
-        "film": (batches[longest], sorted(film, key=lambda dream: dream[0])),
+        "wrong_dreams": [_describe_wrong(dream) for part in wrong.values() for dream in part],
+        "films": {
+            "Wrong dream": [dream for part in wrong.values() for dream in part[: MAX_FILMED // 2]],
+            "Snapshot": [filmed[i] for i in spread(len(filmed), MAX_FILMED)],
+        },
     }  # fmt: skip
 
 
-def draw_film(agent: Agent, episode: Batch, dreams: Sequence[tuple[int, Arrays, Strip]], frames: int) -> dict[str, Any]:
-    """Return pictures of rows of an episode ``[1, T]``, and of its dreams by snapshots; {} if it cannot be drawn."""
-    rows = spread(episode.shape[1], frames)
-    names = {key: prediction_name(key) for key in agent.obs_spec if prediction_name(key) in dreams[-1][1]}
+def _list_wrong(
+    episodes: Sequence[Batch], dreams: Sequence[tuple[Arrays, Strip]]
+) -> Iterator[tuple[Batch, Arrays, Strip]]:
+    """Yield the dreams that part from their episodes."""
+    for episode, (predicted, strip) in zip(episodes, dreams, strict=True):
+        if strip.parting is not None:
+            yield episode, predicted, strip
+
+
+def _describe_wrong(dream: FilmedDream) -> dict[str, Any]:
+    """Return the facts of a wrong dream: whose actions, the first wrong row, and what differs there."""
+    row = dream.strip.parting or 0
+    level, _, number = dream.strip.texts[row].partition(": ")
+    return {"actions": dream.name, "row": row, "differs": "further off than “nothing changes”" if number else level}
+
+
+def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[str, Any]:
+    """Return pictures of rows of dreams and of their episodes; {} if they cannot be drawn."""
+    if not dreams:
+        return {}
+    names = {key: prediction_name(key) for key in agent.obs_spec if prediction_name(key) in dreams[0].predicted}
+    episodes, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError), open_renderer_or_image(agent, names, SIDE) as draw:
-        sides = [{key: episode.obs[key][0].numpy() for key in names}]
-        dreams = [dreams[i] for i in spread(len(dreams), MAX_SNAPSHOTS)]
-        sides += [{key: predicted[name] for key, name in names.items()} for _, predicted, _ in dreams]
-        truth, *dreamt = [
-            [encode_picture(frame) for frame in draw({key: x[None, rows] for key, x in side.items()})[0]]
-            for side in sides
-        ]
-        texts = [(f"step {step:,}", _describe_parting(strip)) for step, _, strip in dreams]
-        entries = [{"name": name, "text": text, "pictures": x} for (name, text), x in zip(texts, dreamt, strict=True)]
-        return {"rows": rows, "pictures": truth, "dreams": entries}
+        for before, dream in zip([None, *dreams], dreams, strict=False):
+            rows = spread(dream.episode.shape[1], frames)
+            sides = [{key: dream.predicted[name] for key, name in names.items()}]
+            if before is None or before.episode is not dream.episode:
+                sides.append({key: dream.episode.obs[key][0].numpy() for key in names})
+            pictures = [[encode_picture(frame) for frame in draw({key: x[None, rows] for key, x in side.items()})[0]]
+                        for side in sides]  # fmt: skip
+            episodes += [{"rows": rows, "pictures": truth} for truth in pictures[1:]]
+            entry = {"name": dream.name, "text": _describe_parting(dream.strip), "episode": len(episodes) - 1}
+            entries.append({**entry, "pictures": pictures[0]})
+        return {"episodes": episodes, "dreams": entries}
     return {}
 
 

@@ -7,7 +7,7 @@ const cell = (x, y) => PLAN[y][x], width = PLAN[0].length;
 
 export const environment = {
   actions: [{ name: "left", key: "ArrowLeft", flat: [1, 0, 0] }, { name: "right", key: "ArrowRight", flat: [0, 1, 0] }, { name: "forward", key: "ArrowUp", flat: [0, 0, 1] }],
-  steps: 50, pace: 500,
+  steps: 50, pace: 500, legend: "The triangle is the agent, green the goal, orange lava, gray a wall.",
   reset(random) {
     const free = PLAN.flatMap((row, y) => [...row].map((letter, x) => [letter, x, y])).filter(([letter]) => !"#~g".includes(letter));
     const [, x, y] = free[Math.floor(random() * free.length)];

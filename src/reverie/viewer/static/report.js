@@ -101,20 +101,21 @@ function episodes(box, shown) {
     if (episode.chart) chart(part, episode.chart);
   }
 }
-// An episode above its dream by a snapshot of the training, which a slider chooses.
-function film(box, { rows, pictures, dreams }) {
-  const numbered = (urls) => urls.map((url, i) => [rows[i], url]), slider = make("input"), label = make("label", "", "film"), said = make("output"), dream = make("div");
+// An episode above its dream, which a slider chooses.
+function film(box, { label: name, episodes: played, dreams }) {
+  const slider = make("input"), line = make("label", "", "film"), said = make("output"), truth = make("div"), dream = make("div");
   const show = () => {
-    const { name, text, pictures: dreamt } = dreams[slider.value];
+    const { name, text, episode, pictures: dreamt } = dreams[slider.value], { rows, pictures } = played[episode], numbered = (urls) => urls.map((url, i) => [rows[i], url]);
     said.textContent = `${name}: ${text}`;
     slider.setAttribute("aria-valuetext", said.textContent);
+    truth.replaceChildren(draw("the episode", numbered(pictures)));
     dream.replaceChildren(draw(`the dream, ${name}`, numbered(dreamt)));
   };
   Object.assign(slider, { type: "range", min: 0, max: dreams.length - 1 });
-  slider.value = dreams.length - 1;
+  slider.value = played.length > 1 ? 0 : dreams.length - 1;
   slider.addEventListener("input", show);
-  label.append(make("span", "Snapshot"), slider);
-  box.append(make("h3", "The episode"), draw("the episode", numbered(pictures)), make("h3", "Its dream"), dream, label, said);
+  line.append(make("span", name), slider);
+  box.append(make("h3", "The episode"), truth, make("h3", "Its dream"), dream, line, said);
   show();
 }
 

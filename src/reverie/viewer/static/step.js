@@ -183,7 +183,7 @@ function again() {
 }
 
 $("#name").textContent = dreams ? `Step into the dream: ${facts.title}` : "The agent acts";
-$("#say").textContent = facts.say;
+$("#say").textContent = [environment.legend, facts.say].filter(Boolean).join(" ");
 $("#model").textContent = facts.facts;
 const ahead = dreams || "probabilities" in entry.out;
 if (!ahead) $("#ahead").remove();
