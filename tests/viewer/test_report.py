@@ -150,6 +150,9 @@ def test_the_page_shows_them(page):
             assert looked.locator(".episode").count() == 5
             assert looked.evaluate("document.documentElement.scrollWidth") == width
             assert looked.locator(".episode .frames img").count() == 15
+            wrong = looked.locator("section", has=looked.get_by_role("slider", name="Wrong dream"))
+            assert f"first wrong in row {page.facts['wrong_dreams'][0]['row']} (" in wrong.inner_text()
+            assert f"row {page.facts['wrong_dreams'][0]['row']}, wrong" in wrong.inner_text()
             slider = looked.get_by_role("slider", name="Snapshot")
             slider.focus()
             texts = [slider.get_attribute("aria-valuetext")]

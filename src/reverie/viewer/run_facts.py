@@ -358,7 +358,8 @@ def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[
     episodes, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError), open_renderer_or_image(agent, names, SIDE) as draw:
         for before, dream in zip([None, *dreams], dreams, strict=False):
-            rows = spread(dream.episode.shape[1], frames)
+            is_alone = sum(other.episode is dream.episode for other in dreams) == 1
+            rows = _rows_of_film(dream.strip, dream.episode.shape[1], frames, is_alone)
             sides = [{key: dream.predicted[name] for key, name in names.items()}]
             if before is None or before.episode is not dream.episode:
                 sides.append({key: dream.episode.obs[key][0].numpy() for key in names})
@@ -366,15 +367,25 @@ def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[
                         for side in sides]  # fmt: skip
             episodes += [{"rows": rows, "pictures": truth} for truth in pictures[1:]]
             entry = {"name": dream.name, "text": _describe_parting(dream.strip), "episode": len(episodes) - 1}
-            entries.append({**entry, "pictures": pictures[0]})
+            wrong = [row for row in rows if dream.strip.levels[row] == "differs"]
+            entries.append({**entry, "pictures": pictures[0], "wrong": wrong})
         return {"episodes": episodes, "dreams": entries}
     return {}
+
+
+def _rows_of_film(strip: Strip, length: int, frames: int, with_parting: bool) -> list[int]:
+    """Return evenly spaced rows, and perhaps the first wrong one instead of its neighbor."""
+    rows = spread(length, frames)
+    if with_parting and strip.parting is not None and len(rows) > 1:
+        nearest = min(rows[1:], key=lambda row: abs(row - (strip.parting or 0)))
+        rows[rows.index(nearest)] = strip.parting
+    return rows
 
 
 def _describe_parting(strip: Strip) -> str:
     if strip.parting is None:
         return "right to the end"
-    return f"wrong from row {strip.parting} on ({strip.texts[strip.parting]})"
+    return f"first wrong in row {strip.parting} ({strip.texts[strip.parting]})"
 
 
 # ---------------------------------------------------------------- goals

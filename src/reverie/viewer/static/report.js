@@ -80,14 +80,14 @@ function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
   details.append(make("summary", "Numbers"), fill(table?.head ?? [unit, ...named.map(({ name }) => name)], rows, label));
   box.append(details);
 }
-// Pictures of rows: [row, URL].
-function draw(name, pictures) {
+// Pictures of rows: [row, URL]; some rows are wrong.
+function draw(name, pictures, wrong = []) {
   const frames = make("div", "", "frames");
   for (const [row, url] of pictures) {
     const figure = make("figure"), image = make("img");
     image.src = url;
     image.alt = `${name}, row ${row}`;
-    figure.append(image, make("figcaption", `row ${row}`));
+    figure.append(image, wrong.includes(row) ? make("figcaption", `row ${row}, wrong`, "bad") : make("figcaption", `row ${row}`));
     frames.append(figure);
   }
   return frames;
@@ -105,11 +105,11 @@ function episodes(box, shown) {
 function film(box, { label: name, episodes: played, dreams }) {
   const slider = make("input"), line = make("label", "", "film"), said = make("output"), truth = make("div"), dream = make("div");
   const show = () => {
-    const { name, text, episode, pictures: dreamt } = dreams[slider.value], { rows, pictures } = played[episode], numbered = (urls) => urls.map((url, i) => [rows[i], url]);
+    const { name, text, episode, wrong, pictures: dreamt } = dreams[slider.value], { rows, pictures } = played[episode], numbered = (urls) => urls.map((url, i) => [rows[i], url]);
     said.textContent = `${name}: ${text}`;
     slider.setAttribute("aria-valuetext", said.textContent);
     truth.replaceChildren(draw("the episode", numbered(pictures)));
-    dream.replaceChildren(draw(`the dream, ${name}`, numbered(dreamt)));
+    dream.replaceChildren(draw(`the dream, ${name}`, numbered(dreamt), wrong));
   };
   Object.assign(slider, { type: "range", min: 0, max: dreams.length - 1 });
   slider.value = played.length > 1 ? 0 : dreams.length - 1;
