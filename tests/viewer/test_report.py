@@ -357,7 +357,7 @@ def test_the_critic_is_shown_beside_the_return_that_came(tmp_path):
     assert shown["chart"]["lines"][0]["name"] == (
         "return that came, with the critic's last value for the rest (rewards as scaled for the critic)"
     )
-    assert shown["facts"][-1] == "value fell at row 31"
+    assert shown["facts"][-1] == "value fell from row 30 to 31"
     assert shown["chart"]["lines"][-1]["points"] == [[30, pytest.approx(rows[30], abs=1e-4)]]
 
 

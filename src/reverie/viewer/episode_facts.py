@@ -278,7 +278,7 @@ def describe_shown(name: str, episode: PlayedEpisode, look: EpisodeLook) -> dict
         for line, text, kind in (("return that came", rest, "real"), ("critic", "", "dream"))
     ]
     if look.fall is not None:
-        entry["facts"].append(f"value fell at row {look.fall}")
+        entry["facts"].append(f"value fell from row {look.fall - 1} to {look.fall}")
         ahead = f"; the best action was ahead by {format_number(look.gap)}" if np.isfinite(look.gap) else ""
         point = [look.fall - 1, look.lines["critic"][look.fall - 1]]
         lines.append({"name": f"before the largest fall{ahead}", "kind": "place", "points": [point]})

@@ -209,9 +209,11 @@ def _dreams_right(facts: Facts) -> Finding | None:
     share, random = facts.get("dreams"), facts.get("random_dreams")
     if not share or share.total < MIN_DREAMS:
         return None
-    under_random = f", {random.right} of {random.total} under random ones" if random else ""
-    title = f"{share.right} of {share.total} dreams of up to {facts['horizon']} steps are right under its own actions"
-    return Finding(f"{title}{under_random}.", f"Of dreams like these, {share}.")
+    under_random = f", {random} under random ones" if random else ""
+    return Finding(
+        f"Of dreams of up to {facts['horizon']} steps, {share} are right under its own actions{under_random}.",
+        "Intervals are those of Wilson, 95 %.",
+    )
 
 
 def _mean_return(facts: Facts) -> Finding | None:
@@ -225,7 +227,7 @@ def _mean_return(facts: Facts) -> Finding | None:
 
 
 def _one_seed(score: Mean) -> str:
-    over = "The interval is over episodes. " if math.isfinite(score.low) else ""
+    over = "The interval of 95 % is over episodes. " if math.isfinite(score.low) else ""
     return f"{over}One seed: nothing here says how others would do."
 
 

@@ -368,7 +368,8 @@ def _training_sections(facts: Mapping[str, Any]) -> list[Section]:
         lines.append({"name": "training episodes", "kind": "thin", "points": facts["training"]})
     if evaluations := facts.get("evaluations"):
         points = [[step, value, *mean.interval] for step, value, mean in evaluations]
-        lines.append({"name": "evaluations, with the interval of their mean", "kind": "real", "points": points})
+        name = f"evaluations of {count_noun(evaluations[-1][2].n, 'episode')}, with the interval of their mean"
+        lines.append({"name": name, "kind": "real", "points": points})
     if any(len(line["points"]) > 1 for line in lines):
         last = format_number(evaluations[-1][1]) if evaluations else "missing"
         label = f"Return over {unit}; the last evaluation is {last}"

@@ -358,8 +358,8 @@ def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[
     episodes, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError), open_renderer_or_image(agent, names, SIDE) as draw:
         for before, dream in zip([None, *dreams], dreams, strict=False):
-            is_alone = sum(other.episode is dream.episode for other in dreams) == 1
-            rows = _rows_of_film(dream.strip, dream.episode.shape[1], frames, is_alone)
+            strips = [other.strip for other in dreams if other.episode is dream.episode]
+            rows = _rows_of_film(strips[-1], dream.episode.shape[1], frames)
             sides = [{key: dream.predicted[name] for key, name in names.items()}]
             if before is None or before.episode is not dream.episode:
                 sides.append({key: dream.episode.obs[key][0].numpy() for key in names})
@@ -373,10 +373,10 @@ def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[
     return {}
 
 
-def _rows_of_film(strip: Strip, length: int, frames: int, with_parting: bool) -> list[int]:
-    """Return evenly spaced rows, and perhaps the first wrong one instead of its neighbor."""
+def _rows_of_film(strip: Strip, length: int, frames: int) -> list[int]:
+    """Return evenly spaced rows; the first wrong one replaces its neighbor."""
     rows = spread(length, frames)
-    if with_parting and strip.parting is not None and len(rows) > 1:
+    if strip.parting is not None and len(rows) > 1:
         nearest = min(rows[1:], key=lambda row: abs(row - (strip.parting or 0)))
         rows[rows.index(nearest)] = strip.parting
     return rows

@@ -23,7 +23,10 @@ from reverie.core.types import Batch
 from reverie.envs.page_programs import find_page_program
 from reverie.viewer.page import STATIC
 
-WORLD_AND_DREAM = "Left: the world. Right: what the model imagines from your actions, with closed eyes."
+WORLD_AND_DREAM = (
+    "Left: the world. Right: what the model imagines from your actions, with closed eyes: one of the futures that it "
+    "expects."
+)
 DREAMS = 100
 """Dreams that are judged for the sentence of a page."""
 

@@ -106,7 +106,7 @@ function film(box, { label: name, episodes: played, dreams }) {
   const slider = make("input"), line = make("label", "", "film"), said = make("output"), truth = make("div"), dream = make("div");
   const show = () => {
     const { name, text, episode, wrong, pictures: dreamt } = dreams[slider.value], { rows, pictures } = played[episode], numbered = (urls) => urls.map((url, i) => [rows[i], url]);
-    said.textContent = `${name}: ${text}`;
+    said.textContent = `${name}: ${text} (${+slider.value + 1} of ${dreams.length})`;
     slider.setAttribute("aria-valuetext", said.textContent);
     truth.replaceChildren(draw("the episode", numbered(pictures)));
     dream.replaceChildren(draw(`the dream, ${name}`, numbered(dreamt), wrong));

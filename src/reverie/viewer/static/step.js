@@ -150,12 +150,13 @@ function future(flat, number) {
 function show() {
   const row = rows.at(-1), last = rows.findLastIndex(({ isSeen }) => isSeen), since = rows.length - 1 - last;
   row.off = row.isSeen ? "" : judge(row, rows[last], rows.slice(last + 1));
+  const wrong = rows.findIndex(({ off }, i) => off && i > last);
   paint($("#real canvas").getContext("2d"), environment.observe(row.state), 480);
   if (dreams) paint($("#dream canvas").getContext("2d"), { ...environment.observe(row.state), ...decode(row.predicted) }, 480);
   $("#real span").textContent = `row ${rows.length - 1}, return ${short(sum(rows.map(({ reward }) => reward)))}`;
   if (dreams) $("#dream span").textContent = row.isSeen ? "it sees this row" : `goes on: ${Math.round(100 * Math.min(1, row.predicted.cont[0]))} %`;
-  const over = row.end ? ` The episode ends${row.ending ? `: ${row.ending}` : ""}.` : isOver() ? " Time is up." : "";
-  $("#verdict").textContent = (!dreams ? "" : row.isSeen ? "The model sees this row." : `${since} ${since > 1 ? "steps" : "step"} with closed eyes: ${row.off || "the dream is right"}.`) + over;
+  const over = row.end ? ` The episode ends${row.ending ? `: ${row.ending}` : ""}. Start again.` : isOver() ? " Time is up. Start again." : "";
+  $("#verdict").textContent = (!dreams ? "" : row.isSeen ? "The model sees this row." : `${since} ${since > 1 ? "steps" : "step"} with closed eyes: ${row.off || (wrong >= 0 ? `right again, but wrong in row ${wrong}` : "the dream is right")}.`) + over;
   $("#verdict").className = row.off ? "bad" : "";
   if (ahead) environment.actions.forEach(({ name, flat }, i) => {
     const [label, value] = $("#futures").children[i].children;
@@ -163,7 +164,7 @@ function show() {
     value.textContent = isOver() ? "" : future(flat, i);
   });
   document.querySelectorAll("#hands button").forEach((button) => (button.disabled = isOver()));
-  if (dreams) $("#look").disabled = row.isSeen;
+  if (dreams) $("#look").disabled = row.isSeen || isOver();
   strip();
   remember();
 }
