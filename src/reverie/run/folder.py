@@ -303,9 +303,9 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
         path, old, new = f"{prefix}{key}", before.get(key, "not set"), after.get(key, "not set")
         if old == new:
             continue
-        sides = [{} if side in (None, "not set") else side for side in (old, new)]
-        if all(isinstance(side, Mapping) for side in sides):
-            lines += settings_changes(*sides, f"{path}.")
+        old_part, new_part = ({} if side in (None, "not set") else side for side in (old, new))
+        if isinstance(old_part, Mapping) and isinstance(new_part, Mapping):
+            lines += settings_changes(old_part, new_part, f"{path}.")
         else:
             lines.append(f"{path}: {old} -> {new}")
     return lines
