@@ -9,7 +9,7 @@ Games: trained with the preset of the environment, then the share of hard positi
 optimal) with an optimal action, and the games of 200 lost to a perfect player. Other environments: trained until an
 evaluation reaches the `stop_score`, with the mean score of that evaluation. `search`: simulations per second of
 processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without
-the measurement at the end. Results are added to planning.json.
+the measurement at the end. Results are added to planning.json; those of the same task and seed are replaced.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def main() -> None:
     earlier = json.loads(OUT.read_text(encoding="utf-8"))["rows"] if OUT.exists() else []
     for row in rows:
         print(json.dumps(row), flush=True)
+    measured = {(row["task"], row.get("seed")) for row in rows}
+    earlier = [row for row in earlier if (row["task"], row.get("seed")) not in measured]
     OUT.write_text(json.dumps({"machine": machine(1), "rows": [*earlier, *rows]}, indent=1) + "\n", encoding="utf-8")
 
 
