@@ -101,7 +101,7 @@ class Player:
                 with ``encoder.encode_reward`` use it.
             action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
                 batches, one mask per environment. Agents trained with masks need it, unless the observation contains
-                it.
+                one: then actions are legal that both allow.
             goal: for goal-conditioned agents, the observation to reach: one for all environments, or one for each.
                 ``state`` keeps it until another is passed. None: that of ``state``, or of the environment in ``obs``.
 
