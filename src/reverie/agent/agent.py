@@ -231,7 +231,8 @@ class Agent(Player):
     ) -> SearchResult:
         """Search from a single observation, as MuZero does in :meth:`act`; the other arguments are those of ``act``.
 
-        ``simulations``: nodes that the search adds to the tree, at least 2. None: as in training.
+        DreamerV3 and R2-Dreamer with one discrete action are searched in their latents. ``simulations``: nodes that the
+        search adds to the tree, at least 2. None: as in training; 16 for a Dreamer.
 
         Raises:
             ConfigError: the algorithm does not search.
