@@ -301,8 +301,9 @@ class Agent(Player):
                 compare agents, give all of them the same seed and number of episodes.
             max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
-            opponent: in games of two players, another agent; ``"perfect"``, if the solution of the game is known; or
-                ``"random"``. None: random moves, and the strength is measured, if the solution is known.
+            opponent: in games of two players, another agent, or its run, ``"RUN"`` or ``"RUN@STEP"``; ``"perfect"``, if
+                the solution of the game is known; or ``"random"``. None: random moves, and the strength is measured,
+                if the solution is known.
             simulations: act by tree searches of so many nodes, at least 2, in the model of ``muzero``, or in the
                 latents of ``dreamer_v3``, ``plan2explore_v3`` or ``r2dreamer`` with one discrete action. None: as
                 trained.

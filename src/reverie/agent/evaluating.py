@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.player import Player, check_choice, policy_mode
+from reverie.agent.player import Player, policy_mode
 from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.algos.muzero import MuZero
 from reverie.algos.planner import SearchPlanner
@@ -54,6 +54,8 @@ def evaluate_agent(
     policy = player.algo.policy if simulations is None else _searching_policy(player, simulations)
     mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
+    if isinstance(opponent, str):
+        opponent = type(player).load_opponent(opponent, str(player.algo.device))
     config, factory = _with_env(player, env)
     settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
     changes = {name: value for name, value in settings.items() if value is not None}
@@ -108,7 +110,6 @@ def _find_opponent(env: Env, opponent: Player | str, seed: int) -> Policy[Any]:
         if problems := diff_spaces(env, opponent, ("the game", "the opponent")):
             raise ConfigError(f"opponent = {opponent}: {'; '.join(problems)}. Choose an agent of the same game.")
         return opponent.algo.policy
-    check_choice("opponent", opponent, OPPONENTS)
     if opponent == "random":
         return RandomPolicy(env.action_spec, seed)
     if (rules := find_solved_rules(env)) is None:
