@@ -80,11 +80,11 @@ def search(
     if not single:
         raise DataError("a batch of observations: expected a single one to search from.")
     step = player.to_step(obs, state=state, action_mask=action_mask)
-    found = search_latents(player, output.inputs, step.obs, simulations)
-    tree, best, q = read_tree(found), int(found.action), found.q[0].numpy(force=True)
+    tensors = search_latents(player, output.inputs, step.obs, simulations)
+    tree, best, q = read_tree(tensors), int(tensors.action), tensors.q[0].numpy(force=True)
     return SearchResult(
-        action=_to_action(player, best), policy=found.policy[0].numpy(force=True), value=float(found.value),
-        prior=torch.softmax(found.tree.logits[0, 0], -1).numpy(force=True), visits=tree["visits"][0].astype(int),
+        action=_to_action(player, best), policy=tensors.policy[0].numpy(force=True), value=float(tensors.value),
+        prior=torch.softmax(tensors.tree.logits[0, 0], -1).numpy(force=True), visits=tree["visits"][0].astype(int),
         values=np.where(tree["legal"], q, np.nan), tree=tree,
         variation=[_to_action(player, action) for action, _ in _follow(tree, best)],
     )  # fmt: skip
@@ -140,8 +140,8 @@ def plan(player: Player, obs: Any, goal: Any = None, state: AgentState | None = 
     if isinstance(algo, MuZero):
         single, output = player.inspect(obs, state, action_mask=action_mask)
         step, z = player.to_step(obs, state=state, action_mask=action_mask), output.inputs.deter
-        found = search_latents(player, output.inputs, step.obs, None)
-        paths = [[*_follow(read_tree(found, i), action)] for i, action in enumerate(found.action.tolist())]
+        tensors = search_latents(player, output.inputs, step.obs, None)
+        paths = [[*_follow(read_tree(tensors, i), action)] for i, action in enumerate(tensors.action.tolist())]
         length = min(map(len, paths))  # H of a batch is that of the shortest variation
         index = torch.tensor([[action for action, _ in path[:length]] for path in paths], device=z.device)
         flat = one_hot(index, z.new_zeros(*index.shape, algo.objective.width))
