@@ -270,7 +270,7 @@ class Page {
       const none = !side && this.lanes.leaves ? "Another action than in the episode." : side || !this.about.dreams || this.rows[this.real].real.last ? "The episode has ended." : "The environment has stopped here.";
       $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : "There are no pictures: see the tab Row.") : none;
     }
-    const end = real?.last ? (real.terminal ? "the end" : "time is up") : "", reward = real && row.t ? `reward ${short(real.reward)}` : "";
+    const end = real?.last ? (real.terminal ? "the end" : "time is up") : real && "player" in real ? `player ${real.player} to move` : "", reward = real && row.t ? `reward ${short(real.reward)}` : "";
     $("#real .chip").textContent = [reward, end].filter(Boolean).join(" · ");
     const ended = this.end !== null && this.at > this.end, how = ended ? "ended" : dream?.how ?? "", since = this.at - this.context + 1;
     $("#dream .chip").className = `chip ${how}`;
