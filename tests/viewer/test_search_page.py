@@ -71,7 +71,8 @@ def test_a_search_over_the_wire(runs, site):
     assert actions[-2:] == moves
     for at, simulations in ((2, MAX_SIMULATIONS + 1), (2, 3.5), (-1, 9)):
         assert "expected a whole number" in talk("search", at=at, simulations=simulations)["error"]
-    assert "expected a whole number" in talk("follow", at=2, actions=[9])["error"]
+    for actions in ([9], [], ["1"]):
+        assert "expected a whole number" in talk("follow", at=2, actions=actions)["error"]
     assert "forbids" in talk("step", at=2, action=np.eye(9)[np.flatnonzero(mask == 0)[0]].tolist())["error"]
     assert len(talk("lane", number=0)["lanes"]) == 2  # what was refused has left no lane
     talk.socket.close()
@@ -97,6 +98,13 @@ def test_nodes_are_a_tree_with_values_of_the_first_player(runs):
         np.testing.assert_allclose(nodes["prior"][children], found["prior"][action[children]], atol=1e-6)
         mover = (player + np.maximum(depth - 1, 0)) % 2
         np.testing.assert_allclose(nodes["first"], np.where(mover, -1, 1) * nodes["q"])
+    session.set_context(1)  # the lane begins at the observed row all the same
+    node = int(np.flatnonzero(depth == 2)[0])
+    moves = [int(action[parent[node]]), int(action[node])]
+    assert session.follow(2, moves) == 2
+    imagined = [row["dream"]["value"] for row in session.rows(3)]
+    np.testing.assert_allclose(imagined, nodes["raw"][[parent[node], node]], atol=1e-5)
+    session.switch_lane(0)
     while not session.timeline.real[-1].values["last"]:
         session.step()
     with pytest.raises(DataError, match="over at this row"):
@@ -167,8 +175,8 @@ def test_other_boards_and_lists(page, site, run, choices):  # noqa: F811
 def test_a_game_by_clicks(page, site):  # noqa: F811
     opened(page, site, "game", at=0)
     go(page, "m", ("#real .chip", "player 0 to move"), "#reply", row("1 of .*"))
-    go(page, ("#real .chip", re.compile("player 1 to move$")))
-    expect(page.locator("#hands button:disabled")).to_have_count(1)
+    go(page, ("#real .chip", "player 1 to move"), ("#hands.board", 1), ("#hands button:disabled", 1))
+    go(page, "ArrowLeft", row("0 of .*"), "ArrowRight", row("1 of .*"))
     for at in range(1, 9, 2):  # a person is the second player
         page.locator("#hands [data-action]:enabled").first.click()
         go(page, row(f"[{at + 1}-9] of .*"), ("#real .chip", re.compile("player 1 to move$|the end$")))

@@ -10,19 +10,13 @@ import numpy as np
 import torch
 
 from reverie.agent.agent import Agent
-from reverie.agent.planning import LATENT_SIMULATIONS, can_search, read_tree, search_latents
+from reverie.agent.planning import read_tree, search_latents
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.specs import PLAYER_KEY, has_players
 from reverie.viewer.timeline import RealRow
 
 MAX_SIMULATIONS, MAX_NODES = 400, 200
 """Maximum number of simulations of a search; nodes of its tree that are shown, the most visited ones."""
-
-
-def describe_searches(agent: Agent) -> dict[str, Any]:
-    """Return whether the agent can search, its number of simulations, and whether it plays both sides of games."""
-    simulations = getattr(agent.config.algo, "num_simulations", LATENT_SIMULATIONS)
-    return {"searches": can_search(agent), "simulations": simulations, "players": has_players(agent.obs_spec)}
 
 
 def find_board(agent: Agent) -> Callable[[Mapping[str, Any]], np.ndarray | None] | None:
@@ -82,5 +76,6 @@ def _describe_nodes(tree: Mapping[str, np.ndarray], player: int, count: int) -> 
     mover = np.append(sign[0], sign[parent[1:]])
     return {
         "parent": np.searchsorted(index, parent.clip(min=0)), "depth": depth[index], "action": action,
-        "visits": visits[index].astype(int), "q": q, "first": mover * q, "prior": prior, "raw": tree["raw_value"][index],
+        "visits": visits[index].astype(int), "q": q, "first": mover * q, "prior": prior,
+        "raw": tree["raw_value"][index],
     }  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
+from reverie.agent.planning import LATENT_SIMULATIONS, can_search
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
@@ -41,7 +42,7 @@ from reverie.viewer.page_data import (
     split_rows,
     vector_names,
 )
-from reverie.viewer.search import MAX_SIMULATIONS, describe_searches, find_board, search_row
+from reverie.viewer.search import MAX_SIMULATIONS, find_board, search_row
 from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
 
 NUM_BRANCHES, MAX_STEPS, MAX_LANES = 8, 1000, 12
@@ -399,9 +400,12 @@ class Session:
         """Search from a real row: see :func:`search_row`; with ``cells`` of the board, if there is one."""
         row = self.timeline.real[self._row(at, self.timeline.real)]
         head = search_row(self.agent, row, self._check_number(simulations, 0, MAX_SIMULATIONS))
+        return head | {"at": at, "simulations": simulations, "cells": self._read_board(row)}
+
+    def _read_board(self, row: RealRow) -> np.ndarray | None:
+        """Return whose pieces are on the cells ``[rows, columns]``, 0 for nobody's; None: there is no board."""
         obs = {key: x[0].numpy() for key, x in row.step.obs.items()}
-        cells = None if self.find_board is None else self.find_board(obs)
-        return head | {"at": at, "simulations": simulations, "cells": cells}
+        return None if self.find_board is None else self.find_board(obs)
 
     @functools.cached_property
     def find_board(self) -> Any:
@@ -409,12 +413,15 @@ class Session:
         return find_board(self.agent)
 
     def follow(self, at: int, actions: Sequence[int]) -> int:
-        """Dream some actions of a search from row ``at``, in another lane."""
+        """Dream some actions of a search from row ``at``, which the model observes, in another lane."""
         at, width, before = self._row(at, self.timeline.real), self.agent.action_spec.width, self.timeline
-        chosen = torch.eye(width)[[self._check_number(action, 0, width - 1) for action in actions[:MAX_STEPS]]]
-        line = self._leave(at, "search")
+        steps = self._check_number(len(actions), 1, MAX_STEPS)
+        chosen = torch.eye(width)[[self._check_number(action, 0, width - 1) for action in actions]]
+        line, row = self._leave(at, "search"), before.real[at]
+        assert row.latent is not None
+        line.dream[at] = DreamRow(row.latent, "seen", row.predictions or {})
         line.actions += [*chosen.unsqueeze(1)]
-        self._imagine(len(chosen))
+        self._imagine(steps)
         line.share_real_rows()
         return before.count_shared(line)
 
@@ -500,20 +507,20 @@ class Session:
     def info(self) -> dict[str, Any]:
         """Return the facts that are the same for all rows."""
         recorded = self.recorded
-        return (
-            agent_info(self.agent, self.inspector)
-            | describe_searches(self.agent)
-            | {
-                "env": self.agent.config.env.id,
-                "seed": self.seed,
-                "names": self.action_names,
-                "recorded": recorded and recorded.name,
-                "episode": recorded and recorded.number,
-                "goals": is_goal_agent(self.agent),
-                "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
-                "playable": has_env(self.agent),
-            }
-        )
+        return agent_info(self.agent, self.inspector) | {
+            "env": self.agent.config.env.id,
+            "seed": self.seed,
+            "names": self.action_names,
+            "recorded": recorded and recorded.name,
+            "episode": recorded and recorded.number,
+            "goals": is_goal_agent(self.agent),
+            "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
+            "playable": has_env(self.agent),
+            "searches": can_search(self.agent),
+            "simulations": getattr(self.agent.config.algo, "num_simulations", LATENT_SIMULATIONS),
+            "players": has_players(self.agent.obs_spec),
+            "board": None if (cells := self._read_board(self.timeline.real[0])) is None else cells.shape,
+        }
 
     def __len__(self) -> int:
         return len(self.timeline)

@@ -3,6 +3,7 @@
 import { $, listDimensions, el, short } from "./dom.js";
 
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+export const WIDE = 4; // columns of a board whose cells have room for text
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const PAIRS = [["ArrowLeft", "ArrowRight"], ["ArrowDown", "ArrowUp"], ["a", "d"], ["s", "w"]]; // of keys, for each number
 const MEANT = { ArrowLeft: /^left$/, ArrowRight: /^right$/, ArrowUp: /^(up|forward)$/, ArrowDown: /^(down|back|backward)$/ };
@@ -32,6 +33,7 @@ export class Hands {
     if (!this.single) return bound;
     const count = choices[0].stop - choices[0].start;
     for (let i = 0; i < Math.min(10, count); i++) bound.set(String(i), i);
+    if (this.about.players) return bound; // arrows go through the rows of a game
     const named = ARROWS.map((key) => names.findIndex((name) => MEANT[key].test(name)));
     const any = named.some((i) => i >= 0);
     ARROWS.forEach((key, i) => {
@@ -53,6 +55,8 @@ export class Hands {
   draw() {
     const box = $("#hands"), { about } = this;
     box.replaceChildren();
+    box.className = about.board?.[1] <= WIDE && about.board[0] * about.board[1] === about.width ? "bar board" : "bar";
+    box.style.gridTemplateColumns = `repeat(${about.board?.[1]}, minmax(0, 1fr))`;
     about.choices.forEach((choice) => {
       if (!this.single) box.append(el("span", { className: "hint" }, choice.name));
       for (let i = choice.start; i < choice.stop; i++) {

@@ -1,8 +1,9 @@
 // The tab Search: what a tree search from a row says of each action, and the tree, whose nodes become lanes.
 
 import { $, el, short, svg } from "./dom.js";
+import { WIDE } from "./hands.js";
 
-const BARS = ["prior", "visits", "policy", "q"], WIDE = 4; // columns of a board whose cells have room for numbers
+const BARS = ["prior", "visits", "policy", "q"];
 const percent = (x) => `${Math.round(100 * x)} %`;
 
 export class Search {
