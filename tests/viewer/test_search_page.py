@@ -147,6 +147,9 @@ def test_the_panel_searches_as_long_as_the_slider_says(page, site, scheme):  # n
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.keyboard.press("Home")
     go(page, ("#said", re.compile("The policy, without a search, chooses row")), ("#tree svg", 0))
+    page.locator(".choice").last.focus()
+    page.keyboard.press("Enter")  # it moves, and the agent replies
+    go(page, row("4 of .*"), (".choice", 5), ("#choices :focus", 1))
 
 
 def test_a_node_becomes_a_lane_by_a_click_or_by_keys(page, site):  # noqa: F811

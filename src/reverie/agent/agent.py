@@ -285,7 +285,7 @@ class Agent(Player):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-        opponent: Player | str | None = None, simulations: int | None = None,
+        opponent: Player | Path | str | None = None, simulations: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 

@@ -19,7 +19,7 @@ export class Search {
   open() {
     const count = el("output", {}, String(this.simulations)), input = el("input", { id: "simulations", type: "range", min: 0, max: 400, step: 2, value: this.simulations,
       oninput: () => (count.value = input.value), onchange: () => ((this.simulations = +input.value), this.show()) });
-    $("#panel").replaceChildren(el("label", { title: "0: the policy alone" }, "Simulations", input, count), el("p", { id: "said" }), el("div", { id: "choices" }), el("div", { id: "tree" }));
+    $("#panel").replaceChildren(el("label", { title: "0: the policy alone" }, "Simulations", input, count), el("p", { id: "said", ariaLive: "polite" }), el("div", { id: "choices" }), el("div", { id: "tree" }));
   }
 
   // Searches from the current row, unless rows pass; the newest row and slider win.
@@ -34,6 +34,7 @@ export class Search {
       this.asking = false;
       if (page.panels.chosen !== "Search" || !head) return;
       this.found = { ...head, key };
+      this.refocus ||= $("#choices").contains(document.activeElement); // an action was taken by keys
       $("#choices").replaceChildren();
       return this.show();
     }
@@ -58,6 +59,8 @@ export class Search {
     $("#choices").className = on_board && columns > WIDE ? "small" : "";
     $("#choices").style.gridTemplateColumns = on_board ? `repeat(${columns}, minmax(0, 1fr))` : "";
     $("#choices").replaceChildren(...order.map((action) => (legal.includes(action) ? this.makeChoice(action) : this.makePiece(action, cells.flat()[action]))));
+    if (this.refocus) $(".choice.chosen").focus({ preventScroll: true });
+    this.refocus = false;
     this.drawTree();
   }
 
