@@ -112,6 +112,18 @@ def test_nodes_are_a_tree_with_values_of_the_first_player(runs):
     session.close()
 
 
+def test_a_dreamer_of_one_discrete_action_is_searched(folder):
+    session = Session(reverie.load(folder / "dreamer"), seed=0)
+    session.step()
+    found = session.search(1, 10)
+    assert (found["visits"].sum(), found["player"], found["cells"]) == (10, 0, None)
+    assert found["policy"].sum() == pytest.approx(1)
+    np.testing.assert_array_equal(found["nodes"]["first"], found["nodes"]["q"])
+    assert session.follow(1, [0, 1]) == 1
+    for run, searches in (("dreamer", True), ("mapped", False), ("sac", False)):
+        assert Session(reverie.load(folder / run)).info()["searches"] == searches
+
+
 def test_the_score_of_a_lane_is_the_first_players(runs):
     session, wins = Session(reverie.load(runs / "game"), seed=0), set()
     session.deterministic = False
