@@ -62,9 +62,12 @@ def __dir__() -> list[str]:
 
 
 def _register() -> None:
-    """Make dreams environments of Gymnasium: ``gymnasium.make("reverie/Dream-v0", run=RUN)``."""
+    """Make reverie's environments, and dreams, environments of Gymnasium: ``make("reverie/Dream-v0", run=RUN)``."""
     import gymnasium
 
+    from reverie.envs.registration import register_own_envs
+
+    register_own_envs()
     gymnasium.register(
         "reverie/Dream-v0",
         entry_point="reverie.agent.dream_env:DreamEnv",

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.agent.arena import ELO_PER_LOGIT, load_opponent, rate
+from reverie.agent.arena import ELO_PER_LOGIT, rate
+from reverie.agent.loading import load_opponent
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError
 
@@ -67,6 +68,10 @@ def test_runs_checkpoints_and_named_players_play(run, capsys):
     text = capsys.readouterr().out
     assert text == f"{result}\n"
     assert max(map(len, text.splitlines())) <= 80
+    agent = reverie.load(run)
+    for opponent in (names[0], run):
+        scores = agent.evaluate(4, opponent=opponent, seed=1).scores
+        assert [*scores] == [*agent.evaluate(4, opponent=load_opponent(str(opponent)), seed=1).scores]
     assert main(["eval", str(run), "--opponent", names[0], "--games", "4"]) == 0
     text = capsys.readouterr().out
     assert f"TicTacToe-v0 against step-{steps[0]:09d} of run" in text

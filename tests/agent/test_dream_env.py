@@ -229,8 +229,10 @@ def test_an_agent_learns_in_dreams_and_acts_outside(nano, tmp_path):
 
 
 def test_registered_whichever_is_imported_first():
-    code = "import reverie, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium, sys; " \
-           "sys.exit('reverie/Dream-v0' not in gymnasium.registry)"  # fmt: skip
+    code = (
+        "import reverie, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium, sys; "
+        "sys.exit(not {f'reverie/{name}-v0' for name in ('Dream', 'Nim', 'TwoRooms')} <= {*gymnasium.registry})"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "reverie/Dream-v0" in gymnasium.registry  # here Gymnasium was
 

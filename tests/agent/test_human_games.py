@@ -8,7 +8,7 @@ import pytest
 import reverie
 from reverie.agent.human_games import play_games
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import IS_INTERVENTION, mover_sign
 from reverie.datasets.format_detection import open_reader
 
@@ -66,3 +66,23 @@ def test_what_is_no_game_is_refused(trained, capsys):
         play_games(reverie.load(trained))
     assert main(["play", "CartPole-v1"]) == 1
     assert "pass --out FOLDER for the demonstrations, or a run to play against" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [("run", ["--out", "there"], "--out is for an environment"), ("run", ["--episodes", "3"], "--episodes is for"),
+     ("run", ["--env-options", "{max_episode_steps: 3}"], "--env-options is for an environment"),
+     ("run", ["--simulations", "1"], "simulations = 1"),
+     ("CartPole-v1", ["--out", "there", "--hint"], "--hint is for a run in a game of two players")],
+)  # fmt: skip
+def test_options_that_would_be_ignored_are_refused(run, target, options, said, capsys):
+    assert main(["play", str(run) if target == "run" else target, *options]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_written_is_noticed_before_the_game(run, tmp_path):
+    agent = reverie.load(run)
+    agent.run = tmp_path / "file"
+    agent.run.write_text("no folder")
+    with pytest.raises(RunError, match=r"cannot write to .*human_games"):
+        play_games(agent, stream=io.StringIO("0\nq\n"))

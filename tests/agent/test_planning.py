@@ -6,6 +6,7 @@ import torch
 
 import reverie
 from reverie.agent.planning import _follow
+from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import MASK_KEY
 from reverie.envs.board_games import tic_tac_toe
@@ -70,6 +71,44 @@ def test_the_plan_of_a_search_is_its_variation(muzero):
         assert first == pytest.approx(q[result.action], abs=1e-5)
 
 
+def test_the_plan_of_a_batch_is_as_long_as_the_shortest(muzero):
+    boards = [*positions(4)]
+    plans = [muzero.plan(obs) for obs in boards]
+    both = muzero.plan({key: np.stack([obs[key] for obs in boards]) for key in boards[0]})
+    assert len(both.actions) == min(len(plan.actions) for plan in plans)
+    assert both.latents.shape[:2] == both.values.shape == (4, len(both.actions))
+    for i, plan in enumerate(plans):
+        assert [int(step[i]) for step in both.actions] == plan.actions[: len(both.actions)]
+        torch.testing.assert_close(both.values[i], plan.values[0, : len(both.actions)], atol=1e-5, rtol=0)
+
+
+def test_a_mask_beside_that_of_the_observation_restricts_it(muzero):
+    obs, only = next(positions(1)), np.eye(9, dtype=np.int8)
+    for action in (2, 7):
+        assert muzero.act(obs, action_mask=only[action])[0] == action
+        assert np.flatnonzero(~np.isnan(muzero.search(obs, action_mask=only[action]).values)).tolist() == [action]
+        assert muzero.plan(obs, action_mask=only[action]).actions[0] == action
+    batch = {key: np.stack([x, x]) for key, x in obs.items()}
+    assert muzero.act(batch, action_mask=only[[3, 5]])[0].tolist() == [3, 5]
+    assert muzero.distribution(obs, action_mask=only[4])["probabilities"].argmax() == 4
+    taken = obs | {MASK_KEY: 1 - only[4]}
+    with pytest.raises(DataError, match="leaves no legal action"):
+        muzero.act(taken, action_mask=only[4])
+
+
+def test_a_dreamer_is_searched_in_its_latents(trained):
+    dreamer = reverie.load(trained)
+    obs = dreamer.observation_space.sample()
+    torch.manual_seed(1)
+    result = dreamer.search(obs, simulations=8)
+    assert (result.visits.sum(), result.tree["visits"].shape, result.variation[0]) == (8, (9, 2), result.action)
+    assert dreamer.search(obs).visits.sum() == 16
+    torch.manual_seed(1)
+    latent = dreamer.inspect(obs)[1].inputs
+    policy = LatentSearchPolicy(dreamer.algo, dreamer.action_spec, 8)
+    assert policy.search(latent, {}).policy[0].tolist() == pytest.approx(result.policy.tolist(), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["tdmpc2", "bmpc"])
 def test_the_plan_of_mppi_is_its_mean(name, tmp_path):
     agent = reverie.train(name, env="Pendulum-v1", run=tmp_path / "run", steps=20, **SMALL | FEW).load_agent()
@@ -86,6 +125,8 @@ def test_the_plan_of_mppi_is_its_mean(name, tmp_path):
     assert (both.actions[0].shape, both.values.shape) == ((2, 1), (2, len(plan.actions)))
     with pytest.raises(ConfigError, match=rf"goal: {name} does not plan to goals\. Train lewm"):
         agent.plan(obs, obs)
+    with pytest.raises(ConfigError, match=rf"{name} does not search\. Train muzero, or dreamer_v3"):
+        agent.search(obs)
 
 
 def test_what_cannot_be_planned_is_refused(muzero, trained):
@@ -93,8 +134,6 @@ def test_what_cannot_be_planned_is_refused(muzero, trained):
     obs = agent.observation_space.sample()
     with pytest.raises(ConfigError, match=r"does not plan\. Train lewm, tdmpc2, bmpc or muzero"):
         agent.plan(obs)
-    with pytest.raises(ConfigError, match=r"does not search\. Train muzero"):
-        agent.search(obs)
     obs = next(positions(1))
     with pytest.raises(DataError, match="a batch of observations: expected a single one"):
         muzero.search({key: np.stack([x, x]) for key, x in obs.items()})

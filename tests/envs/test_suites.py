@@ -18,6 +18,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
+from reverie.envs.registration import register_env
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import check_id, dm_control_view, register_suite, suite_id
 
@@ -319,7 +320,7 @@ def test_a_walk_through_the_rooms_ends_at_the_goal_in_lava_or_after_fifty_steps(
 
 def test_a_suite_registers_classes_with_a_time_limit(monkeypatch):
     monkeypatch.setattr(gymnasium.envs.registration, "registry", gymnasium.registry.copy())
-    suites._add("toy/Cue-v0", "Cue", "dummy", max_episode_steps=7)
+    register_env("toy/Cue-v0", "Cue", "dummy", max_episode_steps=7)
     env = gymnasium.make("toy/Cue-v0")
     assert isinstance(env.unwrapped, Cue)
     assert env.spec.max_episode_steps == 7

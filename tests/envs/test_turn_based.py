@@ -1,5 +1,6 @@
 """Games of two players: rules, exact solutions, whose rewards are whose, and PettingZoo's games in one stream."""
 
+import functools
 from types import SimpleNamespace
 
 import gymnasium
@@ -13,7 +14,16 @@ from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, mover_sign
 from reverie.core.types import Step
 from reverie.envs import turn_based
-from reverie.envs.board_games import ConnectRules, NimRules, connect_four, nim, solve, tic_tac_toe
+from reverie.envs.board_games import (
+    CELL_PIXELS,
+    COLORS,
+    ConnectRules,
+    NimRules,
+    connect_four,
+    nim,
+    solve,
+    tic_tac_toe,
+)
 from reverie.envs.dummy import Count
 from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
 from reverie.experiment.settings import Request, resolve
@@ -265,8 +275,26 @@ def test_boards_of_planes_are_text(monkeypatch):
     env = TurnBasedGame("any")
     env.reset(seed=0)
     assert env.format() == "X..\n..O"
-    env.step(0)
+    obs, *_ = env.step(0)
     assert env.format() == "X..\n..O"
+    assert env.find_cells(obs).tolist() == [[1, 0, 0], [0, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("make", "actions", "cells"),
+    [(tic_tac_toe, (4, 0), [[2, 0, 0], [0, 1, 0], [0, 0, 0]]), (nim, (3,), [[1, 0, 0], [1, 0, 0], [1, 1, 1]]),
+     (functools.partial(connect_four, 2, 3, 3), (1, 1), [[0, 2, 0], [0, 1, 0]])],
+)  # fmt: skip
+def test_boards_are_drawn_from_their_observations(make, actions, cells):
+    env = make(render_mode="rgb_array")
+    obs, _ = env.reset(seed=0)
+    for action in actions:
+        obs, *_ = env.step(action)
+    assert env.find_cells(obs).tolist() == cells
+    assert len(env.get_action_meanings()) == env.action_space.n
+    picture = env.render().reshape(len(cells), CELL_PIXELS, len(cells[0]), CELL_PIXELS, 3)
+    centers = picture[:, CELL_PIXELS // 2, :, CELL_PIXELS // 2]  # [rows, columns, 3]
+    np.testing.assert_array_equal(centers, COLORS[np.array(cells)])
 
 
 def test_the_player_is_no_input_of_networks(tmp_path):

@@ -162,6 +162,7 @@ def test_an_episode_over_the_wire(talk, folder):
     assert [row["action"] for row in after["rows"]] == [row["action"] for row in before["rows"]]
     assert [row.get("error") for row in after["rows"]] != [row.get("error") for row in before["rows"]]
     assert talk("begin", run="dqn")["about"]["dreams"] is False
+    assert talk("search", at=0, simulations=2)["error"] == "dqn has no world model to search in."
     score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
     assert [found for _, found in talk("run")["finals"]] == [pytest.approx(score)]
 

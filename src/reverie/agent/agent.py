@@ -231,7 +231,8 @@ class Agent(Player):
     ) -> SearchResult:
         """Search from a single observation, as MuZero does in :meth:`act`; the other arguments are those of ``act``.
 
-        ``simulations``: nodes that the search adds to the tree, at least 2. None: as in training.
+        DreamerV3 and R2-Dreamer with one discrete action are searched in their latents. ``simulations``: nodes that the
+        search adds to the tree, at least 2. None: as in training; 16 for a Dreamer.
 
         Raises:
             ConfigError: the algorithm does not search.
@@ -284,7 +285,7 @@ class Agent(Player):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-        opponent: Player | str | None = None, simulations: int | None = None,
+        opponent: Player | Path | str | None = None, simulations: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -300,8 +301,9 @@ class Agent(Player):
                 compare agents, give all of them the same seed and number of episodes.
             max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
             tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
-            opponent: in games of two players, another agent; ``"perfect"``, if the solution of the game is known; or
-                ``"random"``. None: random moves, and the strength is measured, if the solution is known.
+            opponent: in games of two players, another agent, or its run, ``"RUN"`` or ``"RUN@STEP"``; ``"perfect"``, if
+                the solution of the game is known; or ``"random"``. None: random moves, and the strength is measured,
+                if the solution is known.
             simulations: act by tree searches of so many nodes, at least 2, in the model of ``muzero``, or in the
                 latents of ``dreamer_v3``, ``plan2explore_v3`` or ``r2dreamer`` with one discrete action. None: as
                 trained.

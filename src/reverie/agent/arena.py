@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from reverie.agent.agent import Agent
-from reverie.agent.evaluating import OPPONENTS
-from reverie.agent.loading import load
+from reverie.agent.loading import load_opponent
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, count_noun
 from reverie.envs.config import EnvLike
@@ -90,16 +89,6 @@ def arena(
     intervals = {name: (x - h, x + h) for name, x, h in zip(names, elo.tolist(), half.tolist(), strict=True)}
     table = counts + counts.swapaxes(0, 1)[..., ::-1]
     return Arena(table=table, elo=dict(zip(names, elo.tolist(), strict=True)), intervals=intervals)
-
-
-def load_opponent(text: str, device: str = "auto") -> Agent | str:
-    """Return the agent of a run, ``RUN`` or ``RUN@STEP``; ``random`` and ``perfect`` are returned unchanged."""
-    run, _, step = text.rpartition("@")
-    if text in OPPONENTS:
-        return text
-    if run and not Path(text).exists() and (step.isdecimal() or step == "best"):
-        return load(run, checkpoint=int(step) if step.isdecimal() else step, device=device)
-    return load(text, device=device)
 
 
 def _name_players(players: Sequence[Agent | str]) -> list[str]:

@@ -18,13 +18,14 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import aligned_copy
 from reverie.core.errors import DataError, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
+from reverie.core.masks import ensure_legal_choice
 from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replace_at_path
 from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import QValues, Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import FlatEnv, env_obs_codec
 from reverie.envs.masks import ActionMask, read_mask
-from reverie.envs.wrappers import FlatObs, FrameStack
+from reverie.envs.wrappers import FlatObs, FrameStack, wrapper_stack
 from reverie.nn.functional import ILLEGAL
 
 
@@ -97,7 +98,7 @@ class ObsConverter:
         """
         self._unread = unread
         self._depth = config.frame_stack
-        self._mask_wrapper = flat.env if isinstance(flat.env, ActionMask) else None
+        self._mask_wrapper = next((x for x in wrapper_stack(flat.env) if isinstance(x, ActionMask)), None)
         self.space: spaces.Space[Any]
         self._wrappers, self.space = _own_wrappers(flat.env if self._mask_wrapper is None else self._mask_wrapper.env)
         self.learner_space: spaces.Space[Any] = flat.env.observation_space
@@ -129,13 +130,13 @@ class ObsConverter:
     ) -> Any:
         """Return the action mask that ``env`` provided with its latest observation; None if there is none."""
         source = None if self._mask_wrapper is None else self._mask_wrapper.source
-        return None if source is None else read_mask(env, source, info, terminated, truncated)
+        return None if source in (None, "observation") else read_mask(env, source, info, terminated, truncated)
 
     def to_learner_obs(self, obs: Any, mask: Any = None, terminal: bool = False, count: int | None = None) -> Any:
         """Return the observation that a training environment yields for ``obs``.
 
-        ``mask``: its action mask, which a ``terminal`` row can lack. ``count``: number of observations in a batch,
-        with one mask each.
+        ``mask``: its action mask, which a ``terminal`` row can lack; if ``obs`` contains one, actions are legal that
+        both allow. ``count``: number of observations in a batch, with one mask each.
         """
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
@@ -149,7 +150,11 @@ class ObsConverter:
             )
         if count is not None and mask is not None and len(mask) != count:
             raise DataError(f"got {len(mask)} action masks for {count} observations: pass one mask per observation.")
-        return self._mask_wrapper.observation(obs, mask, terminal, count)
+        learner_obs, codec = self._mask_wrapper.observation(obs, mask, terminal, count), self._mask_wrapper.codec
+        if has_mask and self._mask_wrapper.source == "observation":
+            legal = learner_obs[MASK_KEY] & (codec(mask) if count is None else codec.batch(mask))
+            learner_obs[MASK_KEY] = ensure_legal_choice(legal, codec.spec, terminal, None if count is None else 0)
+        return learner_obs
 
     def reduced_view(self) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
         """Return :attr:`learner_space` with images after ``env.resize`` and ``env.grayscale``.

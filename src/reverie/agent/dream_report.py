@@ -262,8 +262,11 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 
 
 def make_live_env(agent: Agent, *, render: bool = False) -> Env:
-    """Make the agent's environment, with rewards as in training."""
+    """Make the agent's environment, with rewards as in training; rendered games begin without opening moves."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    if render:
+        kwargs = {name: value for name, value in config.env.kwargs.items() if name != "opening_moves"}
+        config = config.merge({"env": {"kwargs": kwargs}})
     return make_eval_env(config, agent.factory, render=render, as_trained=True)
 
 

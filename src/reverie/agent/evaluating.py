@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.player import Player, check_choice, policy_mode
+from reverie.agent.player import Player, policy_mode
 from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.algos.muzero import MuZero
 from reverie.algos.planner import SearchPlanner
@@ -44,7 +44,7 @@ def evaluate_agent(
     player: Player, episodes: int = 10, *,
     env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
     seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-    opponent: Player | str | None = None, simulations: int | None = None,
+    opponent: Player | Path | str | None = None, simulations: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     episodes = coerce(episodes, int, "episodes")
@@ -54,6 +54,8 @@ def evaluate_agent(
     policy = player.algo.policy if simulations is None else _searching_policy(player, simulations)
     mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
+    if isinstance(opponent, Path | str):
+        opponent = type(player).load_opponent(str(opponent), str(player.algo.device))
     config, factory = _with_env(player, env)
     settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
     changes = {name: value for name, value in settings.items() if value is not None}
@@ -108,7 +110,6 @@ def _find_opponent(env: Env, opponent: Player | str, seed: int) -> Policy[Any]:
         if problems := diff_spaces(env, opponent, ("the game", "the opponent")):
             raise ConfigError(f"opponent = {opponent}: {'; '.join(problems)}. Choose an agent of the same game.")
         return opponent.algo.policy
-    check_choice("opponent", opponent, OPPONENTS)
     if opponent == "random":
         return RandomPolicy(env.action_spec, seed)
     if (rules := find_solved_rules(env)) is None:
@@ -138,7 +139,7 @@ def _check_fits(player: Player, env: Env, name: str) -> None:
         )
 
 
-def game_label(player: Player, opponent: Player | str | None) -> str:
+def game_label(player: Player, opponent: Player | Path | str | None) -> str:
     """Return the evaluation environment of ``player``, and the opponent if there is one."""
     name = opponent.origin if isinstance(opponent, Player) else opponent
     return player.config.eval_env_config.label() + ("" if name is None else f" against {name}")
@@ -156,7 +157,7 @@ class EvaluationReport:
 def evaluate_run(
     player: Any, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-    tasks: tuple[int, ...] = (), opponent: Player | str | None = None, simulations: int | None = None,
+    tasks: tuple[int, ...] = (), opponent: Player | Path | str | None = None, simulations: int | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` by ``Agent.evaluate`` of ``player``.
 

@@ -15,7 +15,9 @@ from reverie.agent.agent import Agent
 from reverie.agent.demonstrate import CommandError, DemonstrationReader, KeyPolicy
 from reverie.agent.own_policy import PolicyAgent
 from reverie.agent.recording import rows_of
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, short_repr
+from reverie.core.files import check_writable
 from reverie.core.rows import Rows
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY, PLAYER_KEY, has_players
@@ -126,14 +128,17 @@ def play_games(
         stream: lines with moves and commands. None: standard input.
 
     Raises:
-        ConfigError: the environment of the agent is no game of two players.
+        ConfigError: the environment of the agent is no game of two players, or there are fewer than 2 simulations.
+        RunError: the run cannot be written.
     """
     if not has_players(agent.obs_spec):
         raise ConfigError(f"{agent.config.env.id} is no game of two players. Watch the agent: reverie view {agent.run}")
+    AtLeast(2).check("simulations", simulations)
+    check_writable(folder := agent.run / "human_games")
     policy, rng = GamePolicy(agent, stream or sys.stdin, simulations, hint), np.random.default_rng()
     settings = agent.config.eval_env_config.merge({"num": 1, "vectorization": "sync"})
     player = PolicyAgent(agent.config.merge({"env": settings.to_dict()}), policy, agent.eval_factory)
-    env, folder = player.make_env(), agent.run / "human_games"
+    env = player.make_env()
     policy.game = env.unwrapped
     show(HELP)
     try:

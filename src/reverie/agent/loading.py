@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
+from reverie.agent.evaluating import OPPONENTS
 from reverie.agent.own_policy import find_policy, make_player
+from reverie.agent.player import Player, check_choice
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, did_you_mean
 from reverie.core.hardware import choose_device
 from reverie.core.imports import import_object, is_remembered, texts_in, trust_modules
 from reverie.core.logger import logger
@@ -264,3 +266,21 @@ def _rebuild_agent(
 
 
 copyreg.pickle(Agent, _reduce_agent)
+
+
+# ---------------------------------------------------------------------- opponents
+
+
+def load_opponent(text: str, device: str = "auto") -> Agent | str:
+    """Return the agent of a run, ``RUN`` or ``RUN@STEP``; ``random`` and ``perfect`` are returned unchanged."""
+    run, _, step = text.rpartition("@")
+    if text in OPPONENTS:
+        return text
+    if did_you_mean(text, OPPONENTS) and not Path(text).exists():
+        check_choice("opponent", text, OPPONENTS)
+    if run and not Path(text).exists() and (step.isdecimal() or step == "best"):
+        return load(run, checkpoint=int(step) if step.isdecimal() else step, device=device)
+    return load(text, device=device)
+
+
+Player.load_opponent = staticmethod(load_opponent)

@@ -192,7 +192,7 @@ class PolicyAgent(Agent):
         self, episodes: int = 10, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-        opponent: Player | str | None = None, simulations: int | None = None,
+        opponent: Player | Path | str | None = None, simulations: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes as :meth:`Agent.evaluate` does, but no games of two players; ``seed`` None is 0."""
         if opponent is not None or simulations is not None or has_players(self.obs_spec):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.player import AgentState, Player
+from reverie.algos.latent_search import LatentSearchPolicy, can_search_latents
 from reverie.algos.lewm import LeWM
 from reverie.algos.muzero import MuZero
 from reverie.algos.planner import find_legal
@@ -18,12 +19,20 @@ from reverie.algos.tdmpc2 import TDMPC2
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.types import Obs
 from reverie.nn.functional import one_hot
 from reverie.nn.state_space import Latent
+from reverie.objectives.tree_search import SearchResult as TreeSearchResult
+
+LATENT_SIMULATIONS = 16
+"""Default of searches in the latents of a Dreamer."""
 
 
 class Plan(NamedTuple):
-    """A plan of a world model, of H actions, for one observation or N. LeWM's H are blocks of k actions."""
+    """A plan of a world model, of H actions, for one observation or N. LeWM's H are blocks of k actions.
+
+    MuZero's H is the length of the shortest principal variation of the N.
+    """
 
     actions: list[Any]
     """H actions, or H k, each as ``act`` returns it."""
@@ -57,37 +66,50 @@ class SearchResult:
     """Arrays by the names in ``objectives/tree_search.py: Tree``, without N; node 0 is the root."""
 
 
+def can_search(player: Player) -> bool:
+    """Return whether an agent has a model to search in."""
+    return isinstance(player.algo, MuZero) or can_search_latents(player.algo, player.action_spec)
+
+
 def search(
     player: Player, obs: Any, simulations: int | None = None, state: AgentState | None = None, action_mask: Any = None
 ) -> SearchResult:
     """Search from an observation: see ``Agent.search``."""
-    if not isinstance(player.algo, MuZero):
-        raise ConfigError(f"{player.config.algo.algorithm} does not search. Train muzero.")
-    return _search(player, player.algo, obs, simulations, state, action_mask)[0]
-
-
-def _search(
-    player: Player, algo: MuZero, obs: Any, simulations: int | None, state: AgentState | None, action_mask: Any
-) -> tuple[SearchResult, Tensor, list[tuple[int, float]]]:
-    """Return the result of a search, the latent ``[1, L]`` that it begins with, and its principal variation."""
     AtLeast(2).check("simulations", coerce(simulations, int | None, "simulations"))
     single, output = player.inspect(obs, state, action_mask=action_mask)
     if not single:
         raise DataError("a batch of observations: expected a single one to search from.")
-    z = output.inputs.deter
     step = player.to_step(obs, state=state, action_mask=action_mask)
-    legal = find_legal(step.obs, z.new_zeros(1, algo.objective.width))
-    tensors = algo.objective.search(z, legal, explore=False, simulations=simulations)
-    tree = {name: x[0].numpy(force=True) for name, x in tensors.tree._asdict().items()}
-    best, q = int(tensors.action), tensors.q[0].numpy(force=True)
-    path = [*_follow(tree, best)]
-    result = SearchResult(
+    tensors = search_latents(player, output.inputs, step.obs, simulations)
+    tree, best, q = read_tree(tensors), int(tensors.action), tensors.q[0].numpy(force=True)
+    return SearchResult(
         action=_to_action(player, best), policy=tensors.policy[0].numpy(force=True), value=float(tensors.value),
         prior=torch.softmax(tensors.tree.logits[0, 0], -1).numpy(force=True), visits=tree["visits"][0].astype(int),
         values=np.where(tree["legal"], q, np.nan), tree=tree,
-        variation=[_to_action(player, action) for action, _ in path],
+        variation=[_to_action(player, action) for action, _ in _follow(tree, best)],
     )  # fmt: skip
-    return result, z, path
+
+
+@torch.no_grad()
+def search_latents(player: Player, latent: Latent, obs: Obs, simulations: int | None) -> TreeSearchResult:
+    """Search from latents ``[N, ...]``; ``obs`` may hold masks ``[N, A]``. ConfigError unless :func:`can_search`.
+
+    ``simulations`` None: as in training, or ``LATENT_SIMULATIONS``.
+    """
+    algo = player.algo
+    if isinstance(algo, MuZero):
+        legal = find_legal(obs, latent.deter.new_zeros(len(latent.deter), algo.objective.width))
+        return algo.objective.search(latent.deter, legal, explore=False, simulations=simulations)
+    if not can_search(player):
+        raise ConfigError(
+            f"{player.config.algo.algorithm} does not search. Train muzero, or dreamer_v3 with one discrete action."
+        )
+    return LatentSearchPolicy(algo, player.action_spec, simulations or LATENT_SIMULATIONS).search(latent, obs)
+
+
+def read_tree(result: TreeSearchResult, root: int = 0) -> dict[str, np.ndarray]:
+    """Return the arrays of the tree of a root by name."""
+    return {name: x[root].numpy(force=True) for name, x in result.tree._asdict().items()}
 
 
 def _follow(tree: Mapping[str, np.ndarray], action: int) -> Iterator[tuple[int, float]]:
@@ -116,11 +138,15 @@ def plan(player: Player, obs: Any, goal: Any = None, state: AgentState | None = 
     if goal is not None:
         raise ConfigError(f"goal: {player.config.algo.algorithm} does not plan to goals. Train lewm.")
     if isinstance(algo, MuZero):
-        result, z, path = _search(player, algo, obs, None, state, action_mask)
-        index = torch.tensor([[action for action, _ in path]], device=z.device)
-        flat = one_hot(index, z.new_zeros(1, len(path), algo.objective.width))
-        values = z.new_tensor([[value for _, value in path]])
-        return Plan(result.variation, _predict(algo, z, flat), values=values)
+        single, output = player.inspect(obs, state, action_mask=action_mask)
+        step, z = player.to_step(obs, state=state, action_mask=action_mask), output.inputs.deter
+        tensors = search_latents(player, output.inputs, step.obs, None)
+        paths = [[*_follow(read_tree(tensors, i), action)] for i, action in enumerate(tensors.action.tolist())]
+        length = min(map(len, paths))  # H of a batch is that of the shortest variation
+        index = torch.tensor([[action for action, _ in path[:length]] for path in paths], device=z.device)
+        flat = one_hot(index, z.new_zeros(*index.shape, algo.objective.width))
+        values = z.new_tensor([[value for _, value in path[:length]] for path in paths])
+        return Plan(_to_actions(player, flat, single), _predict(algo, z, flat), values=values)
     if isinstance(algo, TDMPC2) and algo.cfg.use_planning:
         single, output = player.inspect(obs, state)
         before, device = player.initial_state(len(output.inputs.deter)) if state is None else state.policy, algo.device

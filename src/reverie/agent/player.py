@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -49,6 +49,9 @@ class Player:
 
     Users work with its subclass :class:`~reverie.Agent`, which documents the attributes.
     """
+
+    load_opponent: ClassVar[Callable[[str, str], Player | str]]
+    """``loading.py: load_opponent``, set there, since loading imports this module."""
 
     def __init__(
         self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
@@ -101,7 +104,7 @@ class Player:
                 with ``encoder.encode_reward`` use it.
             action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
                 batches, one mask per environment. Agents trained with masks need it, unless the observation contains
-                it.
+                one: then actions are legal that both allow.
             goal: for goal-conditioned agents, the observation to reach: one for all environments, or one for each.
                 ``state`` keeps it until another is passed. None: that of ``state``, or of the environment in ``obs``.
 

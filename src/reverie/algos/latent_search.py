@@ -15,23 +15,28 @@ from reverie.algos.dreamer_v3 import DreamerV3
 from reverie.algos.planner import find_legal
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ActionSpec
-from reverie.core.types import Mode, Step
+from reverie.core.types import Mode, Obs, Step
 from reverie.nn.distributions import Categoricals
 from reverie.nn.functional import one_hot
 from reverie.nn.state_space import Latent
-from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
+from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, Transition, search
 
 Q_RANGE_FLOOR = 0.01
 """As MuZero's ``q_range_floor``."""
+
+
+def can_search_latents(learner: Any, action_spec: ActionSpec) -> bool:
+    """Return whether ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
+    parts = [*action_spec.parts.values()]
+    return isinstance(learner, DreamerV3) and len(parts) == 1 and len(parts[0].classes) == 1
 
 
 class LatentSearchPolicy:
     """Acts by a search of S simulations from the latents that the agent's own policy infers."""
 
     def __init__(self, learner: Any, action_spec: ActionSpec, simulations: int) -> None:
-        """Raise ConfigError unless ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
-        parts = [*action_spec.parts.values()]
-        if not isinstance(learner, DreamerV3) or len(parts) > 1 or len(parts[0].classes) != 1:
+        """Raise ConfigError unless :func:`can_search_latents`."""
+        if not can_search_latents(learner, action_spec):
             raise ConfigError(
                 f"simulations = {simulations}: expected an agent of dreamer_v3, plan2explore_v3 or r2dreamer with one "
                 "discrete action, or of muzero. Remove simulations."
@@ -47,11 +52,14 @@ class LatentSearchPolicy:
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         """Return ``(action [N, A] beside the rows, state)``; without noise."""
         _, after = self.policy.act(step, state, mode)
-        root = self._node(after.latent, {MASK_KEY: step.obs[MASK_KEY]} if MASK_KEY in step.obs else None)
-        legal = find_legal(step.obs, root.logits)
-        result = search(self._model, root, legal, torch.zeros_like(root.logits), self.settings)
+        result = self.search(after.latent, step.obs)
         action = one_hot(result.action, after.action)
         return action.to(step.is_first.device), self.policy.override(after, action)
+
+    def search(self, latent: Latent, obs: Obs) -> SearchResult:
+        """Search from latents ``[N, ...]``; ``obs`` may hold masks ``[N, A]``."""
+        root = self._node(latent, obs.get(MASK_KEY))
+        return search(self._model, root, find_legal(obs, root.logits), torch.zeros_like(root.logits), self.settings)
 
     def override(self, state: Any, action: Tensor) -> Any:
         return self.policy.override(state, action)
@@ -68,13 +76,13 @@ class LatentSearchPolicy:
         outcome = learner.predict_reward_and_cont(latent)
         return Transition(outcome["reward"], learner.cfg.discount * outcome["cont"], self._node(latent, None))
 
-    def _node(self, latent: Latent, mask: Any) -> Node:
+    def _node(self, latent: Latent, mask: Tensor | None) -> Node:
         """Return latents ``[N, ...]`` as a node. Actions are legal by ``mask``, or else as the model predicts."""
         self._deter, self._shape = latent.deter.shape[-1], latent.stoch.shape[1:]
         learner, feature = self.learner, latent.feature
         legal = None if learner.world.mask is None else learner.world.mask.legal(feature)
         if mask is not None:
-            legal = mask[MASK_KEY].to(feature.device)
+            legal = mask.to(feature.device)
         decision = learner.actor_for("eval")(feature, *(() if legal is None else (legal,)))
         (part,) = decision.parts.values()
         assert isinstance(part, Categoricals)

@@ -57,9 +57,8 @@ class EvalCommand(RunOptions, EnvOverride):
     trained."""
 
     def __call__(self) -> None:
-        from reverie.agent.arena import load_opponent
         from reverie.agent.evaluating import evaluate_run, game_label
-        from reverie.agent.loading import load
+        from reverie.agent.loading import load, load_opponent
         from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)

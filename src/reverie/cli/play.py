@@ -11,6 +11,9 @@ from reverie.cli.parsing import Positional, TrustOption
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 
+GAME_OPTIONS = ("seat", "simulations", "hint")
+"""Options of games against a run; the others are those of demonstrations."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlayCommand(TrustOption):
@@ -49,9 +52,11 @@ class PlayCommand(TrustOption):
     """Settings of the environment: '{kwargs: {render_mode: human}}' opens a window, if the environment has one."""
 
     def __call__(self) -> None:
-        if any((Path(path) / "config.yaml").is_file() for path in (self.env, self.env.rpartition("@")[0])):
-            from reverie.agent.arena import load_opponent
+        is_run = any((Path(path) / "config.yaml").is_file() for path in (self.env, self.env.rpartition("@")[0]))
+        self._check_options(is_run)
+        if is_run:
             from reverie.agent.human_games import play_games
+            from reverie.agent.loading import load_opponent
 
             agent: Any = load_opponent(self.env)
             return play_games(agent, seat=self.seat, simulations=self.simulations, hint=self.hint)
@@ -66,3 +71,11 @@ class PlayCommand(TrustOption):
             ),
             [],
         )  # fmt: skip
+
+    def _check_options(self, is_run: bool) -> None:
+        """Raise ConfigError for an option that would be ignored."""
+        plain = vars(PlayCommand(env=self.env, trust_code=self.trust_code))
+        for name, value in vars(self).items():
+            if value != plain[name] and (name in GAME_OPTIONS) != is_run:
+                subject = "an environment, not to play against a run" if is_run else "a run in a game of two players"
+                raise ConfigError(f"--{name.replace('_', '-')} is for {subject}. Remove this option.")

@@ -23,6 +23,9 @@ from reverie.envs.turn_based import play_opening
 from reverie.envs.wrappers import Reset, Stepped
 
 Position = tuple[int, ...]
+COLORS = np.array([(242, 240, 235), (31, 98, 180), (224, 123, 26)], np.uint8)
+"""RGB of a board, and of the pieces of the first and the second player."""
+CELL_PIXELS = 48
 DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
 MAX_SOLVED = 1_000_000
 """Bound of the number of positions up to which a game is solved: connect four on 4x4 takes seconds."""
@@ -49,6 +52,11 @@ class Rules(ABC):
     @abstractmethod
     def num_actions(self) -> int:
         """A."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the board, whose cells or columns are the actions."""
 
     @property
     @abstractmethod
@@ -128,6 +136,11 @@ class ConnectRules(Rules):
         return self.columns if self.gravity else self.rows * self.columns
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the board."""
+        return self.rows, self.columns
+
+    @property
     def max_positions(self) -> int:
         """A bound: each cell has three states; with gravity, a column of h pieces has 2^h."""
         return int((2 ** (self.rows + 1) - 1) ** self.columns if self.gravity else 3 ** (self.rows * self.columns))
@@ -196,6 +209,11 @@ class NimRules(Rules):
         return len(self.heaps) * max(self.heaps)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """A row for each heap, a column for each of its objects."""
+        return len(self.heaps), max(self.heaps)
+
+    @property
     def max_positions(self) -> int:
         """The product of the numbers of sizes of each heap."""
         return math.prod(size + 1 for size in self.heaps)
@@ -230,7 +248,7 @@ class NimRules(Rules):
 class BoardGame(gymnasium.Env[dict[str, Any], Any]):
     """A game as a stream of rows, see ``envs/turn_based.py``."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - as in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 2}  # noqa: RUF012 - as in Gymnasium
 
     def __init__(self, rules: Rules, opening_moves: int = 0, render_mode: str | None = None) -> None:
         """``opening_moves``: each game begins after up to this many random moves, which are in no row."""
@@ -285,7 +303,19 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
         """Return the board as text."""
         return self.rules.format(self.position, self.player)
 
+    def get_action_meanings(self) -> list[str]:
+        """Return what each action means."""
+        return [self.rules.format_action(action) for action in range(self.rules.num_actions)]
+
+    def find_cells(self, obs: Mapping[str, Any]) -> np.ndarray:
+        """Return the board of an observation ``[rows, columns]``: 0 for empty cells, 1 and 2 for pieces of a player."""
+        planes = np.reshape(obs["board"], (-1, *self.rules.shape)) > 0
+        mover = int(obs[PLAYER_KEY]) if len(planes) > 1 else 0  # the heaps of Nim are nobody's
+        return np.select([planes[0], planes[-1]], [1 + mover, 2 - mover], 0)
+
     def render(self) -> Any:
+        if self.render_mode == "rgb_array":
+            return _draw_cells(self.find_cells(self._observe()))
         return self.format() if self.render_mode == "ansi" else None
 
 
@@ -294,6 +324,17 @@ def _observe_position(rules: Rules, position: Position, player: int, is_over: bo
     mask = np.full(rules.num_actions, is_over, np.int8)
     mask[rules.find_legal(position)] = 1
     return {"board": rules.board(position), MASK_KEY: mask, PLAYER_KEY: player}
+
+
+def _draw_cells(cells: np.ndarray) -> np.ndarray:
+    """Return a picture ``[H, W, 3]`` uint8 of a board, with a disc for each piece."""
+    offset = np.abs(np.arange(CELL_PIXELS) - (CELL_PIXELS - 1) / 2)
+    radius = np.hypot(offset[:, None], offset)  # [CELL_PIXELS, CELL_PIXELS]
+    rows = cells.repeat(CELL_PIXELS, 0).repeat(CELL_PIXELS, 1)
+    picture: np.ndarray = COLORS[rows * np.tile(radius < 0.38 * CELL_PIXELS, cells.shape)]
+    is_edge = np.maximum(offset[:, None], offset) > CELL_PIXELS / 2 - 1
+    picture[np.tile(is_edge, cells.shape)] = 160
+    return picture
 
 
 def tic_tac_toe(**options: Any) -> BoardGame:

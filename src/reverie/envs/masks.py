@@ -98,9 +98,9 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         gymnasium.Wrapper.__init__(self, env)
         self.source = source
         """The source of the mask in the environment."""
-        self._codec = MaskCodec(env.action_space)
+        self.codec: MaskCodec = MaskCodec(env.action_space)
         inner: Any = env.observation_space
-        flags = spaces.MultiBinary(self._codec.spec.width)
+        flags = spaces.MultiBinary(self.codec.spec.width)
         self.observation_space = spaces.Dict({**_parts(inner, getattr(inner, "spaces", inner)), MASK_KEY: flags})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
@@ -127,10 +127,10 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if count is not None:
             if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
                 raw_mask = iterate(batch_space(self.env.observation_space[MASK_KEY], count), raw_mask)  # type: ignore[index]  # a Dict
-            legal = ensure_legal_choice(self._codec.batch(raw_mask), self._codec.spec, terminal, first=0)
+            legal = ensure_legal_choice(self.codec.batch(raw_mask), self.codec.spec, terminal, first=0)
         else:
-            legal = np.ones(self._codec.spec.width, bool) if raw_mask is None else self._codec(raw_mask)
-            legal = ensure_legal_choice(legal, self._codec.spec, terminal)
+            legal = np.ones(self.codec.spec.width, bool) if raw_mask is None else self.codec(raw_mask)
+            legal = ensure_legal_choice(legal, self.codec.spec, terminal)
         return {**_parts(self.env.observation_space, obs), MASK_KEY: legal.astype(np.int8)}
 
 

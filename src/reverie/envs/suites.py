@@ -23,6 +23,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
 from reverie.core.imports import OFFERED
+from reverie.envs.registration import register_env, register_own_envs
 
 ENVPOOL = "envpool/"
 """EnvPool ids, which are used unchanged."""
@@ -77,25 +78,25 @@ def _super_mario(_: str) -> None:
         import gym
 
         for old in [name for name in gym.envs.registry if name.startswith("SuperMarioBros")]:
-            _add(old, "super_mario", old_id=old)
+            register_env(old, "super_mario", old_id=old)
 
 
 def _memory_maze(_: str) -> None:
     _dm_control()
     importlib.import_module("memory_maze.tasks")
     for size in ("9x9", "11x11", "13x13", "15x15"):
-        _add(f"MemoryMaze-{size}-v0", "MemoryMaze", size=size)
+        register_env(f"MemoryMaze-{size}-v0", "MemoryMaze", size=size)
 
 
 def _procgen(_: str) -> None:
     for name in importlib.import_module("procgen.env").ENV_NAMES:
-        _add(f"procgen-{name}-v0", "Procgen", name=name)
+        register_env(f"procgen-{name}-v0", "Procgen", name=name)
 
 
 def _craftax(_: str) -> None:
     importlib.import_module("craftax")
     for name in ("Craftax-Symbolic", "Craftax-Pixels", "Craftax-Classic-Symbolic", "Craftax-Classic-Pixels"):
-        _add(f"{name}-v1", "Craftax", name=f"{name}-v1")
+        register_env(f"{name}-v1", "Craftax", name=f"{name}-v1")
 
 
 def _ogbench(env_id: str) -> None:
@@ -116,37 +117,19 @@ def _any(package: str, maker: str, argument: str, module: str = "adapters") -> C
         importlib.import_module(package)
         if env_id:
             kwargs: dict[str, Any] = {argument: env_id.rpartition("/")[2]}
-            _add(env_id, maker, module, **kwargs)
+            register_env(env_id, maker, module, **kwargs)
 
     return register
 
 
 def _minigrid(_: str) -> None:
     importlib.import_module("minigrid")
-    _add("reverie/Rooms-v0", "Rooms", "rooms")
 
 
 def _crafter(_: str) -> None:
     importlib.import_module("crafter")
-    _add("CrafterReward-v1", "Crafter", "crafter", reward=True)
-    _add("CrafterNoReward-v1", "Crafter", "crafter", reward=False)
-
-
-def _dummy(_: str) -> None:
-    for name in ("BitFlip", "Count", "Cue", "Grid", "Look", "Match"):
-        _add(f"reverie/{name}-v0", name, "dummy")
-    for name, maker in (("TicTacToe", "tic_tac_toe"), ("ConnectFour", "connect_four"), ("Nim", "nim")):
-        _add(f"reverie/{name}-v0", maker, "board_games")
-    _add("reverie/TwoRooms-v0", "TwoRooms", "two_rooms", max_episode_steps=100)
-
-
-def _add(
-    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: Any
-) -> None:
-    """Register a class or function of ``reverie.envs``; ``kwargs`` are its arguments."""
-    if env_id not in gymnasium.registry:
-        entry_point = f"reverie.envs.{module}:{maker}"
-        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=max_episode_steps, kwargs=kwargs)
+    register_env("CrafterReward-v1", "Crafter", "crafter", reward=True)
+    register_env("CrafterNoReward-v1", "Crafter", "crafter", reward=False)
 
 
 class Suite(NamedTuple):
@@ -199,7 +182,7 @@ SUITES = (
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
           "dreamer_v3 --env minedojo/harvest_milk",
           "its Minecraft needs Java 8 and is downloaded when it is built"),
-    Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
+    Suite("tests", ("reverie/",), "reverie", "", lambda _: register_own_envs(), "dqn --env reverie/Count-v0"),
 )
 # fmt: on
 """The suite "tests" has environments with known best returns, to test learners."""

@@ -6,6 +6,7 @@ The reward of a row belongs to the player who moved before it: ``core/specs.py: 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ class TurnBasedGame(Adapter):
                 f"observations with an {MASK_KEY} and one discrete action."
             )
         board: Any = space["observation"]
+        self._board_shape: tuple[int, ...] = board.shape
         self._is_flat: bool = len(board.shape) == 3 and board.shape[0] * board.shape[1] <= MAX_VECTOR_CELLS
         if self._is_flat:
             board = spaces.Box(board.low.ravel(), board.high.ravel(), dtype=board.dtype.type)
@@ -125,15 +127,19 @@ class TurnBasedGame(Adapter):
         board = np.ravel(obs["observation"]) if self._is_flat else obs["observation"]
         return {"observation": board, MASK_KEY: mask, PLAYER_KEY: player}
 
+    def find_cells(self, obs: Mapping[str, Any]) -> np.ndarray | None:
+        """Return the board of an observation ``[rows, columns]``: 0 for empty cells, 1 and 2 for pieces of a player.
+
+        The first two planes are the pieces of the player to move and of the opponent. None: there are no planes.
+        """
+        board, mover = np.reshape(obs["observation"], self._board_shape), int(obs[PLAYER_KEY])
+        return np.select([board[..., 0] > 0, board[..., 1] > 0], [1 + mover, 2 - mover], 0) if board.ndim == 3 else None
+
     def format(self) -> str:
-        """Return the board as text, if the first two planes are the pieces of both players; else all numbers."""
-        mover = self._world.agent_selection
-        board = np.asarray(self._world.observe(mover)["observation"])
-        if board.ndim != 3:
-            return str(board)
-        marks = "XO" if mover == self._players[0] else "OX"
-        cells = np.select([board[..., 0] > 0, board[..., 1] > 0], [*marks], ".")
-        return "\n".join("".join(row) for row in cells)
+        """Return the board as text, if it has planes; else all numbers."""
+        obs = self._observe(self._players.index(self._world.agent_selection))
+        cells = self.find_cells(obs)
+        return str(obs["observation"]) if cells is None else "\n".join("".join(".XO"[x] for x in row) for row in cells)
 
     def _render_image(self) -> Any:
         return self._world.render()

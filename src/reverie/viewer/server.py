@@ -315,7 +315,7 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
     session, line = page.preview, page.preview.timeline
     play(session, MAX_PREVIEW_ROWS + 1 - len(line.real))
     rows = [row.values for row in line.real]
-    head = {"rows": len(rows), "score": sum(row["reward"] for row in rows), "episode": session.info()["episode"]}
+    head = {"rows": len(rows), "score": line.score(), "episode": session.info()["episode"]}
     head |= {"last": rows[-1]["last"], "surprise": max((row["kl"] for row in rows[1:] if "kl" in row), default=None)}
     head |= {"ending": session.describe_ending(), "fall": session.find_value_fall()}
     head |= {"done": rows[-1]["last"] or len(rows) > MAX_PREVIEW_ROWS, "seed": session.seed}
@@ -464,6 +464,8 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
     "pick": lambda page, number: page.rows_since(page.open().pick(number)),
     "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),
+    "search": lambda page, at, simulations: (page.open().search(at, simulations), []),
+    "follow": lambda page, at, actions: page.rows_since(page.open().follow(at, actions)),
     "strip": lambda page, columns: (vars(page.open().strip(columns)), []),
     "undo": lambda page: page.rows_since(page.open().undo()),
     "latent": lambda page, at: (page.open().latent(at), []),

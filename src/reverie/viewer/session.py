@@ -15,13 +15,16 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
+from reverie.agent.planning import LATENT_SIMULATIONS, can_search
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
+from reverie.core.masks import check_action_legal
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, has_players
 from reverie.core.types import Obs, Step
 from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.log.strip import COLUMNS, Strip
@@ -39,11 +42,12 @@ from reverie.viewer.page_data import (
     split_rows,
     vector_names,
 )
+from reverie.viewer.search import MAX_SIMULATIONS, find_board, search_row
 from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
 
 NUM_BRANCHES, MAX_STEPS, MAX_LANES = 8, 1000, 12
 """Number of futures that a branch imagines; maximum number of steps imagined at once, and of lanes."""
-LANE_NAMES = {"dream": "dream", "hands": "your hands", "future": "future", "edited": "edit"}
+LANE_NAMES = {"dream": "dream", "hands": "your hands", "future": "future", "edited": "edit", "search": "search"}
 MAX_TRIED_SEEDS, MAX_TRIED_SECONDS, LONG_EPISODE_STEPS = 6, 0.4, 120
 """Episodes of which the first showing chooses the longest, the time for it, and the rows that are enough."""
 
@@ -159,6 +163,9 @@ class Session:
         chosen = follows if recorded is None else recorded
         if action is not None:
             chosen = flatten_action(self.agent, action)
+            if (mask := line.real[at].step.obs.get(MASK_KEY)) is not None:
+                never = np.zeros(1, bool)
+                check_action_legal(mask.numpy(), chosen.numpy(), never, self.agent.action_spec, at)
         if recorded is not None and not torch.equal(chosen, recorded):
             raise DataError(
                 "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
@@ -193,6 +200,10 @@ class Session:
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
         vectors = {key: step.obs[key][0].flatten() for key in vector_names(self.agent)}
+        if MASK_KEY in step.obs:
+            facts["legal"] = step.obs[MASK_KEY][0].nonzero().flatten().tolist()
+        if has_players(self.agent.obs_spec):
+            facts["player"] = int(step.obs[PLAYER_KEY][0])
         facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
         latent = predictions = None
         if self.inspector is not None:
@@ -383,6 +394,37 @@ class Session:
             raise ConfigError("one future per action: this needs a single discrete action. Branch by samples instead.")
         return torch.eye(self.agent.action_spec.width)[: 4 * NUM_BRANCHES]
 
+    # ------------------------------------------------------------------ searches
+
+    def search(self, at: int, simulations: int) -> dict[str, Any]:
+        """Search from a real row: see :func:`search_row`; with ``cells`` of the board, if there is one."""
+        row = self.timeline.real[self._row(at, self.timeline.real)]
+        head = search_row(self.agent, row, self._check_number(simulations, 0, MAX_SIMULATIONS))
+        return head | {"at": at, "simulations": simulations, "cells": self._read_board(row)}
+
+    def _read_board(self, row: RealRow) -> np.ndarray | None:
+        """Return whose pieces are on the cells ``[rows, columns]``, 0 for nobody's; None: there is no board."""
+        obs = {key: x[0].numpy() for key, x in row.step.obs.items()}
+        return None if self.find_board is None else self.find_board(obs)
+
+    @functools.cached_property
+    def find_board(self) -> Any:
+        """The function that reads the board of an observation; None: there is none."""
+        return find_board(self.agent)
+
+    def follow(self, at: int, actions: Sequence[int]) -> int:
+        """Dream some actions of a search from row ``at``, which the model observes, in another lane."""
+        at, width, before = self._row(at, self.timeline.real), self.agent.action_spec.width, self.timeline
+        steps = self._check_number(len(actions), 1, MAX_STEPS)
+        chosen = torch.eye(width)[[self._check_number(action, 0, width - 1) for action in actions]]
+        line, row = self._leave(at, "search"), before.real[at]
+        assert row.latent is not None
+        line.dream[at] = DreamRow(row.latent, "seen", row.predictions or {})
+        line.actions += [*chosen.unsqueeze(1)]
+        self._imagine(steps)
+        line.share_real_rows()
+        return before.count_shared(line)
+
     # ------------------------------------------------------------------ edits
 
     def edit(self, at: int, latent: int, value: float, pin: bool = False) -> int:
@@ -474,6 +516,10 @@ class Session:
             "goals": is_goal_agent(self.agent),
             "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
             "playable": has_env(self.agent),
+            "searches": can_search(self.agent),
+            "simulations": getattr(self.agent.config.algo, "num_simulations", LATENT_SIMULATIONS),
+            "players": has_players(self.agent.obs_spec),
+            "board": None if (cells := self._read_board(self.timeline.real[0])) is None else cells.shape,
         }
 
     def __len__(self) -> int:

@@ -9,11 +9,13 @@ from itertools import zip_longest
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.agent.world_model_inspector import Predictions
 from reverie.core.seeding import RngState, preserve_rng_state, seed_everything
+from reverie.core.specs import mover_sign
 from reverie.core.types import Step
 from reverie.nn.state_space import Latent
 
@@ -92,7 +94,7 @@ class Timeline:
     context: int = CONTEXT
     pinned_classes: dict[int, int] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
-    kind: str = "dream"  # "hands": chosen actions, "future": a chosen future, "edited": edited latents
+    kind: str = "dream"  # "hands": chosen actions, "future": a chosen future, "search": moves of its tree, "edited"
     parent: Timeline | None = None
     at: int = -1
     name: str = ""  # of its first action
@@ -150,8 +152,14 @@ class Timeline:
             del self.dream[max(kept, end) + 1 :], self.actions[max(kept, end) :]
 
     def score(self) -> float:
-        """Return the sum of the rewards: those that came, then those that are predicted until the dream ends."""
+        """Return the sum of the rewards: those that came, then those that are predicted until the dream ends.
+
+        In games, it is the first player's.
+        """
         end = self.dream_end()
-        dreamt = self.dream[len(self.real) : None if end is None else end + 1]
-        came = sum(float(row.values["reward"]) for row in self.real[1:])
-        return came + sum(float(row.predictions["reward"]) for row in dreamt)
+        dreamt = self.dream[: None if end is None else end + 1]
+        rewards = np.array([*(row.values["reward"] for row in self.real), *(
+            row.predictions["reward"] for row in dreamt[len(self.real) :])], float)  # fmt: skip
+        if (player := self.real[0].values.get("player")) is not None:
+            rewards *= mover_sign((player + np.arange(len(rewards))) % 2)
+        return float(sum(rewards[1:].tolist()))

@@ -271,7 +271,7 @@ class Page {
       $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : "There are no pictures: see the tab Row.") : none;
     }
     const end = real?.last ? (real.terminal ? "the end" : "time is up") : "", reward = real && row.t ? `reward ${short(real.reward)}` : "";
-    $("#real .chip").textContent = [reward, end].filter(Boolean).join(" · ");
+    $("#real .chip").textContent = real?.player === undefined || end ? [reward, end].filter(Boolean).join(" · ") : `player ${real.player} to move`;
     const ended = this.end !== null && this.at > this.end, how = ended ? "ended" : dream?.how ?? "", since = this.at - this.context + 1;
     $("#dream .chip").className = `chip ${how}`;
     $("#dream .frame").className = `frame ${how}`;
@@ -279,7 +279,7 @@ class Page {
     $("#dream .chip").textContent = { seen: "observes this row", imagined: `imagines, step ${since}${ends}`, edited: `edited${ends}`,
       ended: `the dream ended at row ${this.end}` }[how] ?? "";
     const judged = this.strip.shown, text = judged?.texts[this.at] || (dream && !real && !ended ? `${this.lanes.leaves ? "another action" : "beyond the episode"}: nothing to compare` : "");
-    $("#verdict").className = judged?.levels[this.at] ?? "";
+    $("#verdict").className = how === "seen" ? "" : judged?.levels[this.at] ?? "";
     $("#verdict").textContent = how === "seen" ? "reconstruction of this row" : text;
     $("#row").value = `row ${this.at} of ${this.rows.length - 1}`;
     $("#scrub").value = this.at;

@@ -3,6 +3,7 @@
 import { $, listDimensions, el, short } from "./dom.js";
 
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+export const WIDE = 4; // columns of a board whose cells have room for text
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const PAIRS = [["ArrowLeft", "ArrowRight"], ["ArrowDown", "ArrowUp"], ["a", "d"], ["s", "w"]]; // of keys, for each number
 const MEANT = { ArrowLeft: /^left$/, ArrowRight: /^right$/, ArrowUp: /^(up|forward)$/, ArrowDown: /^(down|back|backward)$/ };
@@ -32,6 +33,7 @@ export class Hands {
     if (!this.single) return bound;
     const count = choices[0].stop - choices[0].start;
     for (let i = 0; i < Math.min(10, count); i++) bound.set(String(i), i);
+    if (this.about.players) return bound; // arrows go through the rows of a game
     const named = ARROWS.map((key) => names.findIndex((name) => MEANT[key].test(name)));
     const any = named.some((i) => i >= 0);
     ARROWS.forEach((key, i) => {
@@ -53,6 +55,8 @@ export class Hands {
   draw() {
     const box = $("#hands"), { about } = this;
     box.replaceChildren();
+    box.className = about.board?.[1] <= WIDE && about.board[0] * about.board[1] === about.width ? "bar board" : "bar";
+    box.style.gridTemplateColumns = `repeat(${about.board?.[1]}, minmax(0, 1fr))`;
     about.choices.forEach((choice) => {
       if (!this.single) box.append(el("span", { className: "hint" }, choice.name));
       for (let i = choice.start; i < choice.stop; i++) {
@@ -65,6 +69,7 @@ export class Hands {
       }
     });
     this.numbers.forEach((number, i) => this.makeSlider(box, number, this.keysOf(number, i)));
+    if (about.players) box.append(el("button", { id: "reply", title: "The agent makes the next move", onclick: () => this.reply() }, "It moves"));
     if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
     if (this.numbers.some((number, i) => this.keysOf(number, i).length)) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
   }
@@ -111,7 +116,7 @@ export class Hands {
     return null;
   }
 
-  // Takes the action: in the environment at a row that happened, in the dream behind them.
+  // Takes the action: in the environment at a row that happened, in the dream behind them. In a game, the agent replies.
   async act() {
     const { page } = this, row = page.rows[page.at];
     const dreams = !row.real || (row.real.last && page.about.dreams) || page.about.recorded;
@@ -121,6 +126,23 @@ export class Hands {
       ? await page.change("dream", { at: page.at, steps: 1, action: this.flat })
       : await page.change("step", { at: page.at, action: this.flat });
     this.acting = false;
+    return head && !dreams && this.about.players ? this.reply() : head;
+  }
+
+  // Takes an action of the only choice, from wherever it is chosen.
+  take(action) {
+    this.page.stop();
+    return this.choose(this.about.choices[0], action);
+  }
+
+  // The agent makes the next move.
+  async reply() {
+    const { page } = this, { real } = page.rows[page.at];
+    page.stop();
+    if (this.acting || !real || real.last) return null;
+    this.acting = true;
+    const head = await page.change("step", { at: page.at });
+    this.acting = false;
     return head;
   }
 
@@ -129,14 +151,15 @@ export class Hands {
     if (this.held.has(key) || (!repeated && this.hold(key))) return true;
     if (key === "Enter" && !this.single) return this.act(), true;
     if (!this.bound.has(key)) return false;
-    this.page.stop();
-    this.choose(this.about.choices[0], this.bound.get(key));
+    this.take(this.bound.get(key));
     return true;
   }
 
   show(row) {
-    const taken = row?.action?.flat() ?? this.flat;
-    for (const button of document.querySelectorAll("#hands [data-action]"))
+    const taken = row?.action?.flat() ?? this.flat, legal = row?.real?.last ? null : row?.real?.legal;
+    for (const button of document.querySelectorAll("#hands [data-action]")) {
       button.classList.toggle("on", taken[button.dataset.action] === 1);
+      button.disabled = Boolean(legal && !legal.includes(+button.dataset.action));
+    }
   }
 }

@@ -8,6 +8,7 @@ import { Goals } from "./goals.js";
 import { Gallery } from "./gallery.js";
 import { Latent } from "./latent.js";
 import { Row } from "./row.js";
+import { Search } from "./search.js";
 import { Share } from "./share.js";
 import { Training } from "./training.js";
 
@@ -15,13 +16,13 @@ export class Panels {
   constructor(page) {
     this.page = page;
     this.chosen = remembered("tab");
-    this.tabs = { Goal: new Goals(page), Row: new Row(page), Futures: new Futures(page), Latent: new Latent(page), Episodes: new Gallery(page),
+    this.tabs = { Goal: new Goals(page), Row: new Row(page), Search: new Search(page), Futures: new Futures(page), Latent: new Latent(page), Episodes: new Gallery(page),
       Training: new Training(page), Share: new Share(page) };
   }
 
   meet() {
-    const { dreams, goals, latents } = this.page.about; // latents that are not drawn cannot be set
-    const names = Object.keys(this.tabs).filter((name) => (name !== "Futures" || dreams) && (name !== "Latent" || latents) && (name !== "Goal" || goals));
+    const { dreams, goals, latents, searches } = this.page.about; // latents that are not drawn cannot be set
+    const names = Object.keys(this.tabs).filter((name) => (name !== "Futures" || dreams) && (name !== "Latent" || latents) && (name !== "Goal" || goals) && (name !== "Search" || searches));
     const tab = (name) => el("button", { role: "tab", id: `tab-${name}`, onclick: () => this.choose(name),
       onkeydown: (event) => this.besides(event, names, name) }, name);
     $("#tabs").replaceChildren(...names.map(tab));
