@@ -113,7 +113,7 @@ def digest(patterns: list[str]) -> str:
     """Return the hash of what files say that match patterns."""
     files = sorted({file for pattern in patterns for file in SOURCE.glob(pattern)})
     assert files, patterns
-    code = (re.sub(r'""".*?"""|(?m:^\s*(#|//).*$)|\s', "", file.read_text("utf-8"), flags=re.DOTALL) for file in files)
+    code = (re.sub(r'""".*?"""|(?m:^\s*(#|//)[^\n]*$)|\s', "", file.read_text("utf-8"), flags=re.DOTALL) for file in files)
     return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
 
 
