@@ -76,8 +76,8 @@ class LabelFile:
         """Raise DataError if ``rows`` are not those that were labeled."""
         if self.fingerprint != rows.fingerprint:
             raise DataError(
-                f"{self.path} has labels of data with the checksum {self.fingerprint}, but {self.data} has "
-                f"{rows.fingerprint}: the data has changed. Label it in another file."
+                f"{self.path} has labels of {self.data}, with the checksum {self.fingerprint}, but "
+                f"{rows.recorded.label} has {rows.fingerprint}. Pass the labeled data, or label these in another file."
             )
 
 

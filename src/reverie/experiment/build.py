@@ -285,8 +285,9 @@ def build(
     config = validate_config(config)
     _check_start(config)
     makers = EnvMakers.from_config(config, env, eval_env)
+    needs_spaces = config.offline_fraction or config.reward
     # First, since some simulators can run only once.
-    probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
+    probed = probe_env(config, makers.training) if needs_spaces and plays(config) else ProbedEnv()
     device, seeds = _set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] | None = None
@@ -299,6 +300,8 @@ def build(
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
+        if config.reward:
+            learned_reward = build_learned_reward(config, algo, learned, probed, seeds["algo"])
         clock, meter = _make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed, windows = 0 < config.offline_fraction < 1, (algo.window, algo.window)
         if is_mixed and not config.human_fraction:
@@ -315,8 +318,6 @@ def build(
             seed = seeds["replay"] + is_mixed
             offline = read_offline_rows(config, recorded, algo, windows[0], seed, run, estimates)
             clock.longest_episode = offline.longest_episode
-        if config.reward:
-            learned_reward = build_learned_reward(config, algo, learned, envs.training, probed, seeds["algo"])
         if (config.heldout_data or offline.heldout) and rank == 0:
             rows = offline.heldout or read_heldout_data(config, algo, task, probed, run)
             relabel = (lambda batch: batch) if learned_reward is None else learned_reward.model.relabel

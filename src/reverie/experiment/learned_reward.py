@@ -13,7 +13,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.settings import init_context
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.logger import logger
-from reverie.core.protocols import BatchSource, DeviceEnv, Env
+from reverie.core.protocols import BatchSource, Env
 from reverie.core.specs import spec_to_dict
 from reverie.core.types import Batch, State, Update
 from reverie.datasets.config import DatasetConfig
@@ -65,16 +65,11 @@ class RelabeledSource:
 
 
 def build_learned_reward(
-    config: ExperimentConfig,
-    algo: Algorithm,
-    owner: Env | RecordedEpisodes,
-    env: Env | None,
-    probed: ProbedEnv,
-    seed: int,
+    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, seed: int
 ) -> LearnedReward:
     """Return the reward that ``config.reward`` names, fitted on the learner's device.
 
-    ``owner`` has the observations and actions of the run. ``env`` or ``probed`` has the action space, for data that
+    ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
     declare none. ConfigError, DataError: the learner cannot learn from it, or the labels do not fit the data.
     """
     kind, _, path = config.reward.partition(":")
@@ -85,8 +80,7 @@ def build_learned_reward(
         )
     file = LabelFile.read(Path(path), kind)
     data = config.data if file.data == config.data.path else DatasetConfig(path=file.data)
-    action_space = probed.action if env is None or isinstance(env, DeviceEnv) else env.call("action_space")[0]
-    with contextlib.closing(open_recorded(data, config.env, action_space)) as recorded:
+    with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
         rows = IndexedRows(recorded)
         file.check(rows)

@@ -21,6 +21,7 @@ from reverie.core.signals import PARENT_PID
 from reverie.core.terminal import show
 from reverie.run.channel import PageChannel
 from reverie.run.folder import RunFolder
+from reverie.run.signal_handling import SignalStop
 
 try:
     import uvicorn
@@ -146,8 +147,9 @@ def open_page(channel: PageChannel, run: Path, title: str) -> Iterator[str]:
 def serve_labels(session: LabelSession, port: int) -> None:
     """Serve the page that asks the questions of ``session`` until Ctrl-C; print its address."""
     server = LoopbackServer(functools.partial(labels_app, session), port)
-    show(f"{server.url}labels.html\nAnswers are written to {session.file.path}. Ctrl-C ends.")
-    server.run()
+    show(f"{server.url}labels.html\nAnswers are written to {session.file.path}. Press Ctrl-C to stop.", flush=True)
+    with contextlib.suppress(SignalStop):
+        server.run()
 
 
 def bind_loopback_socket(port: int) -> socket.socket:
