@@ -1,6 +1,7 @@
 """A person takes over from the policy: what is stored, counted and resumed, for learners of each kind."""
 
 import functools
+import itertools
 import shutil
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 import reverie
 from helped_env import Helped
 from reverie.algos.table import algorithm_config
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError
+from reverie.run.takeovers import TakeoverCounter
 
 ACTIONS = {"box": np.float32([-1, 1]), "discrete": 3, "dict": {"move": 1, "force": np.float32([0.5, -1.5])}}
 
@@ -112,6 +115,18 @@ class Succeeding(Helped):
     def step(self, action):
         *row, info = super().step(action)
         return *row, info | {"is_success": self.count % 10 == 0}
+
+
+def test_the_seconds_of_a_person_are_those_from_their_rows_to_the_next(monkeypatch):
+    counter, time = TakeoverCounter(2), itertools.count(10.0)
+    monkeypatch.setattr(wall_clock, "monotonic", lambda: next(time))
+    for taken in (True, True, False, True):
+        counter.add(torch.tensor([taken, False]))
+    assert counter.seconds == 2
+    resumed = TakeoverCounter(2)
+    resumed.load_state_dict(counter.state_dict())
+    resumed.add(None)
+    assert (resumed.seconds, resumed.pop_metrics(4)["human/seconds"]) == (3, 3)  # the pause between does not count
 
 
 def test_successes_of_a_person_are_told_apart():
