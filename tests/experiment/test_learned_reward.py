@@ -216,6 +216,7 @@ def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_p
     ("kind", "edit", "expected"),
     [
         ("preferences", lambda head, lines: lines[:3], "preferences: 3 answers, expected 20. Give 17 more"),
+        ("preferences", lambda head, lines: [x | {"answer": "skip"} for x in lines], "preferences: 0 answers.*20 more"),
         ("success", lambda head, lines: [x for x in lines if x["answer"] == "failure"], "success: 0 answers.*20 more"),
         ("success", lambda head, lines: [x | {"answer": "success"} for x in lines], "failure: 0 answers.*10 more"),
         ("success", lambda head, lines: [x | {"answer": ("success", "failure")[i % 2]} for i, x in
