@@ -6,7 +6,7 @@ Rewards are computed when batches are sampled. Stored rows keep the environment'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -63,15 +63,11 @@ class RewardModel(nn.Module, ABC):
     def relabel(self, batch: Batch) -> Batch:
         """Return ``batch`` ``[B, T]`` with the learned rewards of its T - 1 transitions."""
 
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the outputs ``[K, ...]`` of all networks for rows ``[...]``."""
-        return torch.stack([self.call(member, obs, action) for member in self.members])
-
-    def call(self, member: nn.Module, obs: Obs, action: Tensor) -> Tensor:
-        """Return the outputs ``[...]`` of a network for observations ``[..., *shape]`` and actions ``[..., A]``."""
+    def forward(self, obs: Obs, action: Tensor, members: Iterable[nn.Module] | None = None) -> Tensor:
+        """Return the outputs ``[K, ...]`` of ``members``, by default all, for rows ``[...]``."""
         obs = obs if self.normalizer is None else self.normalizer(obs)
-        outputs: Tensor = member(obs, *([action] if self.has_actions else []))
-        return outputs
+        inputs = [action] if self.has_actions else []
+        return torch.stack([member(obs, *inputs) for member in members or self.members])
 
     def _fit_members(
         self, groups: Sequence[Tensor], values: Tensor, score: ScoreFn, compute_loss: Callable[[Tensor, Tensor], Tensor]
@@ -126,8 +122,8 @@ class PreferenceReward(RewardModel):
         def compare(member: nn.Module, chosen: Tensor) -> Tensor:
             """Return the sum of rewards of the first clip of each pair ``[m]``, less that of the second."""
             both = torch.cat([chosen, n + chosen])
-            rewards = self.call(member, {key: x[both] for key, x in obs.items()}, action[both]).tanh()  # [2 m, T-1]
-            sums = rewards.sum(-1)
+            rewards = self({key: x[both] for key, x in obs.items()}, action[both], [member])[0].tanh()  # [2 m, T-1]
+            sums: Tensor = rewards.sum(-1)
             return sums[: len(chosen)] - sums[len(chosen) :]
 
         differences = self._fit_members([torch.arange(n)], values, compare, preference_loss)
@@ -170,7 +166,10 @@ class SuccessReward(RewardModel):
         self._fit_normalizer(clips.obs)
 
         def compute_logits(member: nn.Module, chosen: Tensor) -> Tensor:
-            return self.call(member, {key: x[chosen, 0] for key, x in clips.obs.items()}, clips.action[chosen, 0])
+            logits: Tensor = self(
+                {key: x[chosen, 0] for key, x in clips.obs.items()}, clips.action[chosen, 0], [member]
+            )[0]
+            return logits
 
         logits = self._fit_members(groups, values, compute_logits, F.binary_cross_entropy_with_logits)
         threshold, share = _choose_threshold(logits.sigmoid(), is_success)
