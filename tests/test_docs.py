@@ -109,6 +109,8 @@ NOT_RUN = {
     "compare": "needs several seeds; tests/log has them",
     "play": "needs a person; tests/agent/test_demonstrate.py has one",
     "data download": "needs a network; tests/datasets has a server",
+    "data compare-clips": "needs a person; tests/viewer/test_labels.py has a browser",
+    "data label": "needs a person; tests/viewer/test_labels.py has a browser",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
 ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")

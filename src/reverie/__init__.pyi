@@ -90,6 +90,7 @@ from .envs.check import EnvReport as EnvReport
 from .envs.config import EnvConfig as EnvConfig
 from .envs.findings import Finding as Finding
 from .experiment.config import ExperimentConfig as ExperimentConfig
+from .experiment.labeling import label as label
 from .experiment.person import Person as Person
 from .log.aggregate import Comparison as Comparison
 from .run.callback import Callback as Callback

@@ -195,6 +195,29 @@ def ablation():
 REFERENCES = {"Pendulum-v1": [0, 20], "Hopper-v5": [0, 100]}
 
 
+@pytest.mark.usefixtures("drawn")
+def test_a_figure_has_the_seconds_of_a_person_as_its_axis(capsys, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, png: figures.append(figure) or save_figure(figure, png))
+    curve = [(1000, -900.0), (2000, -150.0)]
+    alone = run("alone", -150, curve=curve)
+    assert main(["compare", alone, "--axis", "person", "--figure", "none.png"]) == 1
+    assert "axis = person: no run has logged human/seconds next to a score" in capsys.readouterr().err
+    run("helped", -150, curve=curve)
+    folder = RunFolder(Path("helped"))
+    folder.metrics.unlink()
+    seconds = [(500, {"human/seconds": 10.0}), (2000, {"human/seconds": 40.0})]
+    logged(
+        folder.metrics, sorted([*((step, {"eval/score": x}) for step, x in curve), *seconds], key=lambda row: row[0])
+    )
+    assert main(["compare", "helped", alone, "--axis", "person", "--figure", "person.png"]) == 0
+    assert "env steps     mean" in capsys.readouterr().out  # of scores
+    (axes,) = figures[0].axes
+    assert axes.get_xlabel() == "seconds of a person"
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [20, 40])
+    assert main(["compare", alone, "--axis", "updates", "--figure", "none.png"]) == 1
+
+
 def test_scores_are_aggregated_over_normalized_environments(said):
     found = reverie.compare(ablation(), normalize=REFERENCES, labels={"no_x": "Without x"})
     assert [each.title for each in found.normalized] == ["base", "Without x"]

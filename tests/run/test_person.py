@@ -1,6 +1,7 @@
 """A person takes over from the policy: what is stored, counted and resumed, for learners of each kind."""
 
 import functools
+import itertools
 import shutil
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 import reverie
 from helped_env import Helped
 from reverie.algos.table import algorithm_config
+from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError
+from reverie.run import lifecycle
+from reverie.run.takeovers import TakeoverCounter
 
 ACTIONS = {"box": np.float32([-1, 1]), "discrete": 3, "dict": {"move": 1, "force": np.float32([0.5, -1.5])}}
 
@@ -112,6 +116,30 @@ class Succeeding(Helped):
     def step(self, action):
         *row, info = super().step(action)
         return *row, info | {"is_success": self.count % 10 == 0}
+
+
+def test_the_seconds_of_a_person_are_those_from_their_rows_to_the_next(monkeypatch):
+    counter, time = TakeoverCounter(2), itertools.count(10.0)
+    monkeypatch.setattr(wall_clock, "monotonic", lambda: next(time))
+    for taken in (True, True, False, True):
+        counter.add(torch.tensor([taken, False]))
+    assert counter.seconds == 2
+    resumed = TakeoverCounter(2)
+    resumed.load_state_dict(counter.state_dict())
+    resumed.add(None)
+    assert (resumed.seconds, resumed.pop_metrics(4)["human/seconds"]) == (3, 3)  # the pause between does not count
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, [10, 20, 40]), (1e6, [40])])
+def test_what_a_person_did_is_saved_once_they_give_back(seconds, steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(lifecycle, "HAND_BACK_SECONDS", seconds)
+    numbers = itertools.count(1)
+    script = lambda obs, action: ACTIONS["box"] if next(numbers) in (7, 8, 17, 18) else None  # noqa: E731
+    env = functools.partial(Helped, "never")
+    settings = {"steps": 40, "learning_starts": 39, "keep_checkpoints": 9, "eval_episodes": 0, "console": False}
+    reverie.train("sac", env, human=reverie.Person(script), run=tmp_path / "run", **settings)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert names == [f"step-{step:09}" for step in steps]
 
 
 def test_successes_of_a_person_are_told_apart():

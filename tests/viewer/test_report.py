@@ -20,13 +20,13 @@ from reverie.cli.main import main
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import ObsPart
-from reverie.core.statistics import RESAMPLES, estimate_interval, interval, iqm
+from reverie.core.statistics import RESAMPLES, Share, estimate_interval, interval, iqm
 from reverie.distributed.compare import describe_further_seeds, seeds_to_separate
 from reverie.envs.rooms import Rooms
 from reverie.log.right_dreams import read_right_dreams
 from reverie.viewer import episode_facts
 from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes, play_episodes
-from reverie.viewer.findings import Mean, Share, find, format_number
+from reverie.viewer.findings import Mean, find, format_number
 from reverie.viewer.model_free_values import critic_rewards, value_discount
 
 RUN = {"step": 1000, "unit": "env steps", "horizon": 15}

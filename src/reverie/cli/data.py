@@ -8,12 +8,13 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from reverie.cli.agent import RunOptions
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
 from reverie.core.terminal import show
 from reverie.datasets.options import ReadOptions, RecordConfig, Subset
@@ -147,7 +148,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(WriteOptions, DatasetCommand):
-    """Write a dataset in another format: Minari, D4RL, Parquet, LeRobot, a store and others."""
+    """Write a dataset in another format: Minari, D4RL, Parquet, LeRobot, a store and more."""
 
     reward_fn: str = ""
     """Function that computes new rewards, module:function. It is called once per episode with observations, actions and
@@ -265,6 +266,40 @@ class MakeCommand:
                 show(path)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelCommand(TrustOption):
+    """Ask a person in a page which rows show success. `train --reward success:FILE` learns from the answers."""
+
+    kind: ClassVar[str] = "success"
+
+    path: Annotated[str, Positional("PATH")]
+    """File, folder or glob of any format, run folder, folder or URL of a replay store, minari:NAME or ogbench:NAME."""
+    out: Path = Path("labels.jsonl")
+    """File of the answers, which are added if it exists. The data does not change."""
+    seed: int = 0
+    """Seed of the questions."""
+    port: Annotated[int, Within("[0, 65535]")] = 0
+    """Port of the page on this machine; 0 is any free one."""
+
+    def __call__(self) -> None:
+        from reverie.experiment.labeling import LabelSession
+        from reverie.viewer.launch import serve_labels
+
+        steps = getattr(self, "steps", 0)
+        with contextlib.closing(LabelSession(self.path, self.out, self.kind, steps, self.seed)) as session:
+            serve_labels(session, self.port)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareClipsCommand(LabelCommand):
+    """Ask a person in a page which of two clips is better. `train --reward preferences:FILE` learns from it."""
+
+    kind: ClassVar[str] = "preferences"
+
+    steps: Annotated[int, AtLeast(1)] = 25
+    """Actions of a clip."""
+
+
 COMMANDS: dict[str, type[Command]] = {
     "info": DataInfoCommand,
     "validate": ValidateCommand,
@@ -273,6 +308,8 @@ COMMANDS: dict[str, type[Command]] = {
     "record": RecordCommand,
     "download": DownloadCommand,
     "make": MakeCommand,
+    "label": LabelCommand,
+    "compare-clips": CompareClipsCommand,
 }
 
 
@@ -292,7 +329,7 @@ def data_command(args: list[str]) -> int:
         from reverie.datasets.formats import format_names
 
         formats = textwrap.fill(f"A dataset is a file, folder or glob. Formats are {format_names()}.", 80)
-        lines = [f"  {name:<11}{str(kind.__doc__).partition('.')[0]}" for name, kind in COMMANDS.items()]
+        lines = [f"  {name:<14}{str(kind.__doc__).partition('.')[0]}" for name, kind in COMMANDS.items()]
         show("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", formats]))
         return 0 if args else 2
     if args[0] not in COMMANDS:

@@ -118,6 +118,8 @@ class CompareCommand:
     """Write the scores to this file as CSV."""
     latex: Path | None = None
     """Write the IQMs with their intervals to this file as a table for LaTeX."""
+    axis: Literal["steps", "seconds", "updates", "person"] = "steps"
+    """Axis of the figure; person: the seconds for which a person acted."""
 
     def __call__(self) -> int:
         if not self.runs:

@@ -27,6 +27,8 @@ Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 CONFIDENCE = 0.95
 """Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
+Z95 = 1.959964
+"""Quantile of the normal distribution for intervals of 95 %."""
 MIN_RUNS = 5
 """Smallest number of runs for an interval: of 3 scores, a nominal 95 % bootstrap interval covers 75 %; of 5, 90 %."""
 RESAMPLES = 2000
@@ -50,6 +52,24 @@ class IntervalEstimate(NamedTuple):
     def has_interval(self) -> bool:
         """Whether the interval exists."""
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+class Share(NamedTuple):
+    """``right`` of ``total``, and Wilson's interval of the fraction: Wilson (1927), 95 %."""
+
+    right: int
+    total: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the lower and upper end."""
+        n, p = self.total, self.right / self.total
+        middle, half = p + Z95**2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
+        return (middle - half) / (1 + Z95**2 / n), (middle + half) / (1 + Z95**2 / n)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.right} of {self.total} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def mean(scores: ArrayLike) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError, count_noun, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.logger import logger
-from reverie.core.statistics import MIN_RUNS, IntervalEstimate
+from reverie.core.statistics import MIN_RUNS, IntervalEstimate, Series
 from reverie.log.aggregate import (
     ComparedSetting,
     Comparison,
@@ -27,6 +27,7 @@ from reverie.log.aggregate import (
     seeds_curve_data,
     summarize_seed,
 )
+from reverie.log.jsonl import metric_series, read_metrics
 from reverie.log.tables import format_csv, format_latex
 from reverie.run.config import parse_period
 from reverie.run.folder import (
@@ -44,6 +45,8 @@ from reverie.run.provenance import warn_of_differences
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
                "data", "seed")  # fmt: skip
 """Settings that determine how a run is measured and compared."""
+AXES = {"steps": "step", "seconds": "time/seconds", "updates": "counters/updates", "person": "human/seconds"}
+"""Axes of learning curves, and the numbers in the log that are drawn along them."""
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 NORMAL_95, NORMAL_80 = 1.96, 0.8416
 """Quantiles of the normal distribution: of intervals of 95 %, and of 4 of 5 repetitions."""
@@ -70,7 +73,7 @@ def compare(
     *runs: Path | str, at: int | None = None, figure: Path | str | None = None,
     labels: Mapping[str, str] | None = None, colors: Mapping[str, str] | None = None,
     normalize: Path | str | Mapping[str, Sequence[float]] | None = None, profile: Path | str | None = None,
-    csv: Path | str | None = None, latex: Path | str | None = None,
+    csv: Path | str | None = None, latex: Path | str | None = None, axis: str = "steps",
 ) -> Comparison:  # fmt: skip
     """Compare settings by the scores of their seeds, which can be trained by separate jobs.
 
@@ -94,6 +97,8 @@ def compare(
         profile: plot performance profiles of the normalized scores to this file.
         csv: write the scores to this file, with a row for each label and environment.
         latex: write the IQMs with their intervals to this file, as a table for LaTeX.
+        axis: axis of the figure: ``"steps"``, ``"seconds"``, ``"updates"``, or ``"person"``, the seconds for which a
+            person acted.
 
     Raises:
         ReverieError: there is no run at one of these paths, or none with a score; or a label, a color or a reference
@@ -103,6 +108,8 @@ def compare(
     for name, path in files.items():
         if path.suffix not in FIGURE_SUFFIXES:
             raise ConfigError(f"{name} = {path}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
+    if axis not in AXES:
+        raise ConfigError(f"axis = {axis}: expected {', '.join(AXES)}.")
     groups = [group for location in runs for group in find_run_groups(os.fspath(location))]
     labels = _check_labels(labels or {}, groups)
     contenders = [
@@ -122,7 +129,8 @@ def compare(
 
         every_color = choose_colors(contenders) | dict(colors or {})
         with disk_errors_as_run_error(next(iter(files.values()))):
-            picture = plot_comparison(files["figure"], contenders, every_color) if "figure" in files else None
+            drawn = contenders if axis == "steps" else _move_to_axis(contenders, axis)
+            picture = plot_comparison(files["figure"], drawn, every_color) if "figure" in files else None
             if "profile" in files:
                 plot_profiles(files["profile"], normalized, every_color)
     chances = improvements([*contenders, *normalized])
@@ -134,6 +142,32 @@ def compare(
             with disk_errors_as_run_error(Path(table)):
                 write_atomic(Path(table), format_table(comparison))
     return comparison
+
+
+def _move_to_axis(settings: Sequence[ComparedSetting], axis: str) -> list[ComparedSetting]:
+    """Return ``settings`` with their curves along ``axis``, without marks at the end; ConfigError if none has any."""
+    moved = []
+    for setting in settings:
+        logs = [read_metrics(RunFolder(path).metrics, (AXES[axis],)) for path in setting.runs]
+        points = [along_axis(series, log, axis) for series, log in zip(setting.curve.points, logs, strict=True)]
+        measured = MeasurementSettings(unit=axis, evaluates=False, period=None, early=False)
+        curve = replace(seeds_curve_data(points, measured), source=setting.curve.source)
+        moved.append(
+            replace(setting, curve=curve, unit="seconds of a person" if axis == "person" else axis, is_final=False)
+        )
+    if not any(len(steps) for setting in moved for steps, _ in setting.curve.points):
+        raise ConfigError(f"axis = {axis}: no run has logged {AXES[axis]} next to a score. Use another axis.")
+    return moved
+
+
+def along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> Series:
+    """Return a series of steps and values along another of :data:`AXES`; empty if the log does not have it."""
+    if axis == "steps":
+        return series
+    steps, numbers = metric_series(log, AXES[axis])
+    if not len(steps):
+        return steps, numbers
+    return np.interp(series[0], [0, *steps], [0, *numbers]), series[1]
 
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:
@@ -251,6 +285,7 @@ def read_compared_setting(
     curve = seeds_curve_data([results[path].points for path in seeds], how)
     if final:
         setting = _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+        setting = replace(setting, runs=tuple(seeds))
         return setting if len(seeds) > 1 else replace(setting, episode_scores=_read_episode_scores(RunFolder(seeds[0])))
     known = len(curve.steps) if at is None else int(np.searchsorted(curve.steps, at, "right"))
     if not known:
@@ -259,7 +294,15 @@ def read_compared_setting(
     reason = "no final evaluation: " if at is None else ""
     warn(f"{name}: {reason}compared by {measure}, at {step:,} {of_length}")
     return ComparedSetting(
-        name, first["algorithm"], env, curve.scores[:, known - 1], curve, how.unit, step, is_final=False
+        name,
+        first["algorithm"],
+        env,
+        curve.scores[:, known - 1],
+        curve,
+        how.unit,
+        step,
+        is_final=False,
+        runs=tuple(seeds),
     )
 
 

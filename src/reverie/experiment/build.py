@@ -31,7 +31,8 @@ from reverie.envs.config import EnvLike
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
-from reverie.experiment.goals import relabel_goals
+from reverie.experiment.goals import ignore_row_rewards, relabel_goals
+from reverie.experiment.learned_reward import LearnedReward, RelabeledSource, build_learned_reward
 from reverie.experiment.offline import (
     OfflineRows,
     make_heldout_metrics,
@@ -103,6 +104,8 @@ class Experiment(Trainable):
     """The evaluation environment passed by the user."""
     goal_env: gymnasium.Env[Any, Any] | None = None
     """The environment that computes the rewards of relabeled goals; None if there is none."""
+    learned_reward: LearnedReward | None = None
+    """The reward that a person teaches; None: the environment's."""
     remarked: set[str] = field(default_factory=set)
     """Messages that have been logged and are not repeated."""
 
@@ -188,6 +191,8 @@ class Experiment(Trainable):
             parts |= {"replay": stored, "collector": self.collector}
         if self.dataset is not None:
             parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
+        if self.learned_reward is not None:
+            parts["reward"] = self.learned_reward
         return parts | {"random": RngState()}  # last, because loading the other parts can draw from it
 
     def begin(self) -> None:
@@ -280,11 +285,13 @@ def build(
     config = validate_config(config)
     _check_start(config)
     makers = EnvMakers.from_config(config, env, eval_env)
+    needs_spaces = config.offline_fraction or config.reward
     # First, since some simulators can run only once.
-    probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
+    probed = probe_env(config, makers.training) if needs_spaces and plays(config) else ProbedEnv()
     device, seeds = _set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] | None = None
+    learned_reward: LearnedReward | None = None
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
         recorded = open_run_dataset(config, probed, envs, undo) if config.offline_fraction else None
@@ -293,6 +300,8 @@ def build(
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
+        if config.reward:
+            learned_reward = build_learned_reward(config, algo, learned, probed, seeds["algo"])
         clock, meter = _make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed, windows = 0 < config.offline_fraction < 1, (algo.window, algo.window)
         if is_mixed and not config.human_fraction:
@@ -311,7 +320,8 @@ def build(
             clock.longest_episode = offline.longest_episode
         if (config.heldout_data or offline.heldout) and rank == 0:
             rows = offline.heldout or read_heldout_data(config, algo, task, probed, run)
-            heldout = make_heldout_metrics(config, algo, rows)
+            relabel = (lambda batch: batch) if learned_reward is None else learned_reward.model.relabel
+            heldout = make_heldout_metrics(config, algo, rows, relabel)
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
@@ -319,6 +329,7 @@ def build(
     if config.human_fraction or config.human.intervention_reward:
         parts = [_build_tagged_source(config, algo, offline.dataset, online, seeds["replay"])]
     sources = [prefetch(part, algo.device) for part in parts]
+    source = sources[0] if len(sources) == 1 else MixedSource(*sources)
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
@@ -326,7 +337,8 @@ def build(
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
-        source=sources[0] if len(sources) == 1 else MixedSource(*sources),
+        source=source if learned_reward is None else RelabeledSource(source, learned_reward.model),
+        learned_reward=learned_reward,
         schedule=config.schedule, log_episodes=config.log_episodes, score=config.score,
         stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
         measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
@@ -357,6 +369,8 @@ def _build_tagged_source(
             f"human.intervention_reward = {human.intervention_reward:g}: expected a learner of transitions, such as "
             "sac, td3 or dqn, and with data a human.fraction above 0."
         )
+    if human.intervention_reward and human.reward == "only":
+        ignore_row_rewards(algo, "human.reward = only")
     if fraction and getattr(config.algo, "entropy_backup", False) and human.reward == "add":
         logger.warning(
             "algo.entropy_backup = True: if rewards are for success alone, the entropy can be worth more, so that the "

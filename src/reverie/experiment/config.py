@@ -170,6 +170,9 @@ class ExperimentConfig(Config):
     """Recorded data."""
     human: HumanConfig = field(default_factory=HumanConfig)
     """A person who takes over from the policy."""
+    reward: str = ""
+    """Learn from the reward that a person teaches, `preferences:FILE` or `success:FILE`, labels of `reverie data
+    compare-clips` or `reverie data label`. Rows and scores keep the environment's rewards. Empty: learn from those."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

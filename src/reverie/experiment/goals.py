@@ -98,6 +98,15 @@ def _make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: st
     return env
 
 
+def ignore_row_rewards(algo: Algorithm, prefix: str) -> None:
+    """Let the statistics of ``algo`` ignore the rewards of rows, since batches have others; ``prefix`` says why."""
+    if isinstance(preprocess := getattr(algo, "preprocess", None), Preprocessor):
+        preprocess.follows_rewards = False
+        if preprocess.scaler is not None or preprocess.range is not None:
+            name = "bound_values" if preprocess.scaler is None else "reward_scale = return_std"
+            logger.info(f"{prefix}: algo.{name} has no effect, since it follows the rewards of stored rows")
+
+
 def relabel_goals(
     config: ExperimentConfig, algo: Algorithm, factory: MakeEnv | None, spec: ObsSpec,
     replays: Iterable[ReplayBuffer | None], seed: int,
@@ -137,11 +146,7 @@ def relabel_goals(
                 "algo.frame_stack, and change no goals by env.resize or env.grayscale."
             )
         goal_fn = GoalFunction.from_env(env, codec)
-    if isinstance(preprocess := getattr(algo, "preprocess", None), Preprocessor):
-        preprocess.follows_rewards = False
-        if preprocess.scaler is not None or preprocess.range is not None:
-            name = "bound_values" if preprocess.scaler is None else "reward_scale = return_std"
-            logger.info(f"{prefix}: algo.{name} has no effect, since it follows the rewards of collected goals")
+    ignore_row_rewards(algo, prefix)
     for number, replay in enumerate(replays):
         if replay is not None:
             replay.goals = relabeler = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)

@@ -23,7 +23,7 @@ from reverie.core.protocols import Env
 from reverie.core.rows import Rows
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import EXTRAS, GOAL, ObsSpec, diff_specs, spec_to_dict
-from reverie.core.types import Window
+from reverie.core.types import Batch, Window
 from reverie.datasets.dataset import RecordedEpisodes, build_dataset, open_recorded
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import Space, check_rewards, read_progress
@@ -63,7 +63,7 @@ def open_run_dataset(
     """Open the dataset of a run, and check that it matches the environments; ``undo`` closes it after an error."""
     recorded = open_recorded(config.data, config.env, probed.action, probed.observation)
     undo.callback(recorded.close)
-    if config.algo.needs_rewards(collected=not config.offline):
+    if config.algo.needs_rewards(collected=not config.offline) and not config.reward:
         check_rewards(recorded.about, recorded.reader.path, config.name)
     elif isinstance(config.algo, DreamerConfig) and not recorded.about.has_rewards:
         recorded.reader.add_remark(WITHOUT_REWARDS)
@@ -278,6 +278,7 @@ def read_heldout_data(
         learns_rewards = config.algo.needs_rewards(collected=not config.offline) or isinstance(
             config.algo, DreamerConfig
         )
+        learns_rewards = learns_rewards and not config.reward
         if learns_rewards and (not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards):
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
         expected = spec_to_dict(config.algo.acting_spec(owner.obs_spec), owner.action_spec)  # recorded rows lack goals
@@ -304,15 +305,21 @@ def _build_heldout(
 
 
 def make_heldout_metrics(
-    config: ExperimentConfig, algo: Algorithm, dataset: OfflineReplay
+    config: ExperimentConfig, algo: Algorithm, dataset: OfflineReplay, relabel: Callable[[Batch], Batch]
 ) -> Callable[[], dict[str, float]]:
-    """Return a function that measures the losses on held-out rows, always of the same windows with the same draws."""
+    """Return a function that measures the losses on held-out rows, always of the same windows with the same draws.
+
+    ``relabel`` returns batches with the rewards that are learned from.
+    """
     if not algo.has_heldout_losses:
         raise ConfigError(
             f"heldout_data, heldout_fraction: {config.name} has no losses on recorded rows alone. Remove this option."
         )
     algo.enter_eval_mode()
-    batches, seed = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)], derived_seeds(config.seed)["evaluation"]
+    batches, seed = (
+        [relabel(dataset.sample()) for _ in range(NUM_HELDOUT_BATCHES)],
+        derived_seeds(config.seed)["evaluation"],
+    )
 
     def measure() -> dict[str, float]:
         with seeded_rng(seed), single_rank():

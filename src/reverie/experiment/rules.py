@@ -120,6 +120,12 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
         lambda c: c.offline and c.human.intervention_reward,
     "human.fraction = {c.human_fraction:g}, replay.sequential = True: whole episodes are read in order. Set only one.":
         lambda c: c.human_fraction and c.replay.sequential,
+    "reward = '{c.reward}': expected preferences:FILE or success:FILE.":
+        lambda c: c.reward and not c.reward.startswith(("preferences:", "success:")),
+    "reward = {c.reward}: {c.name} does not replay rewards. sac, td3, dqn, cql and iql do.":
+        lambda c: c.reward and (c.algo.on_policy or not c.algo.needs_rewards(collected=not c.offline)),
+    "reward = {c.reward}, but human.intervention_reward or replay.hindsight computes rewards too. Set only one.":
+        lambda c: c.reward and (c.human.intervention_reward or c.replay.hindsight),
     "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
         lambda c: not c.offline and c.env.id in (NO_ENV, DATASET_ENV),
 }  # fmt: skip
@@ -162,11 +168,12 @@ def validate_config(config: ExperimentConfig) -> ExperimentConfig:
     config.algo.check_data(recorded=bool(config.data.path) or imitates_person, collected=not config.offline)
     if (text := _find_clash(RULES, config)) is not None:
         raise ConfigError(text)
-    heldout = config.heldout_data and _absolute(config.heldout_data)
+    heldout = config.heldout_data and absolute_path(config.heldout_data)
     has_losses = getattr(config.algo.learner, "has_heldout_losses", False)
     if has_losses and not (config.heldout_data or config.heldout_fraction):
         heldout = heldout_name(config.data.path)
-    path, store_path = data_path([*map(_absolute, split_paths(config.data.path))]), config.replay.store_path
+    path, store_path = data_path([*map(absolute_path, split_paths(config.data.path))]), config.replay.store_path
+    kind, _, labels = config.reward.partition(":")
     experience = config.experience
     if experience is None and not (config.offline_fraction and config.human_fraction):
         experience = experience_from_fraction(config.offline_fraction)
@@ -174,11 +181,13 @@ def validate_config(config: ExperimentConfig) -> ExperimentConfig:
         "experience": (config.experience, experience),
         "heldout_data": (config.heldout_data, heldout),
         "data.path": (config.data.path, path),
+        "reward": (config.reward, f"{kind}:{absolute_path(labels)}" if labels else ""),
         "replay.store_path": (store_path, absolute_store_path(store_path)),
     }
     return config.merge({name: value for name, (old, value) in changes.items() if value != old})
 
 
-def _absolute(path: str) -> str:
+def absolute_path(path: str) -> str:
+    """Return the path of a dataset in any working directory; names, such as ``minari:NAME``, do not change."""
     is_fixed = "://" in path or path.startswith(("minari:", OGBENCH_PREFIX, OBJECT))
     return path if is_fixed else os.path.abspath(os.path.expanduser(path))

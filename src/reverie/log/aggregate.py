@@ -267,6 +267,8 @@ class ComparedSetting:
     """Scores of the episodes at the end of training, if there is a single seed and they are known."""
     label: str = ""
     """Name for people, which settings in several environments share; "": ``name``."""
+    runs: tuple[Path, ...] = ()
+    """Folders of the seeds, in the order of the curve's points."""
 
     @property
     def title(self) -> str:

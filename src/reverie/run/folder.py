@@ -323,7 +323,7 @@ def warn_if_packages_changed(saved: SavedConfig, packages: Mapping[str, str]) ->
 
 LEARNING_SETTINGS = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps",
                 "pretrain_updates", "train_freq", "env.", "algo.",
-                "replay.", "data.")  # fmt: skip
+                "replay.", "data.", "reward")  # fmt: skip
 NON_LEARNING_SETTINGS = ("data.path", "data.reader", "data.estimate", "replay.store_path")
 """Prefixes of settings that influence learning, and prefixes of the exceptions among them."""
 

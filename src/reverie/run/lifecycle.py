@@ -37,6 +37,8 @@ from reverie.run.trainable import MeasurementResult, Trainable, scalars_of_resul
 
 LOADED_FIRST = ("algo", "clock", "run")
 """Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
+HAND_BACK_SECONDS = 60.0
+"""Seconds since the newest checkpoint after which the end of a takeover is saved: a person's work is not repeated."""
 LOG_INFO_ADVICE = "; env.log_info adds values of the environment's info"
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
 """Opens the metric sinks; the mapping marks logged entries of the current step that will be written again. On exit, the
@@ -58,6 +60,8 @@ class RunLifecycle:
         self.clock: Clock = experiment.clock
         self.heldout: Callable[[], Mapping[str, float]] = experiment.heldout or dict
         self.final_heldout: Mapping[str, float] = {}
+        self.saved_seconds: float = self.clock.seconds
+        """When the newest checkpoint of this process was written, in seconds of the run."""
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
@@ -137,6 +141,7 @@ class RunLifecycle:
         """Write a checkpoint of the whole run. If that fails, this raises RunError and earlier checkpoints are kept."""
         self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
+        self.saved_seconds = self.clock.seconds
         if not diverged and self.experiment.store is not None:
             self.experiment.store.on_checkpoint(
                 path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
@@ -229,10 +234,17 @@ class RunLifecycle:
             self.folder.snapshots, experiment.algo, self.clock, experiment.schedule.dream_snapshots
         )
 
-        def save_snapshot() -> None:
+        takeovers, was_open = getattr(experiment.collector, "takeovers", None), False
+
+        def end_turn() -> bool:
+            """Save a snapshot if one is due; return whether a person has given back, and nothing was saved for long."""
+            nonlocal was_open
             if snapshots.is_due:
                 self.check_folder()
                 snapshots.save()
+            was_held, was_open = was_open, takeovers is not None and takeovers.is_open
+            has_given_back = was_held and not was_open
+            return has_given_back and self.clock.seconds - self.saved_seconds >= HAND_BACK_SECONDS
 
         with open_sinks(experiment, {self.final_metric: 0.0} if is_repeated else None) as sinks:
             self.run.sinks = sinks
@@ -241,7 +253,7 @@ class RunLifecycle:
             ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if self.evaluates else None,
-                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_turn=save_snapshot,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_turn=end_turn,
                 on_log=self.on_log, log_episodes=experiment.log_episodes,
             )  # fmt: skip
             measurement, number = None, ending.signal

@@ -56,14 +56,14 @@ def train_loop(
     algo: Learner, source: BatchSource, clock: Clock, meter: MeterLike, *, sinks: Sequence[Sink] = (),
     collector: CollectorProtocol | None = None, evaluator: EvaluateFn | None = None, checkpoint: SaveFn | None = None,
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
-    on_turn: Callable[[], None] = lambda: None,
+    on_turn: Callable[[], bool] = lambda: False,
     on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,
 ) -> LoopResult:  # fmt: skip
     """Run until the clock is done or a signal asks to stop.
 
     Log and save at the end. After an error it also saves, and the message names the checkpoint. A NaN or infinite loss
     is detected at the next log or save, so that no update waits for the device. ``on_log`` is called with each log
-    entry, ``{}`` if there was nothing to log; ``on_turn`` before the first turn and after each.
+    entry, ``{}`` if there was nothing to log; ``on_turn`` before the first turn and after each: whether to save now.
 
     ``heldout`` evaluates the learner on held-out rows at each report. ``log_episodes``: log a line for each finished
     episode.
@@ -95,7 +95,7 @@ def train_loop(
                 meter.add(update.metrics)
                 if update.rollout_done is not None and bool(update.rollout_done):  # the rollout is no longer needed
                     break
-            on_turn()
+            must_save = on_turn()
             if clock.stop:
                 break
             if log_due():
@@ -107,7 +107,7 @@ def train_loop(
                 report = algo.report(batch)
                 check_metric_names(report)
                 log.write({**report, **heldout()})
-            if save_due():
+            if save_due() or must_save:
                 keep.save()
         try:  # first: the checkpoint keeps the averages since the last entry, which a resumed run continues
             path = keep.save()

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from reverie.core import wall_clock
 from reverie.core.protocols import Env
 from reverie.core.types import ExecutedActions, State, Step
 
@@ -43,6 +44,9 @@ class TakeoverCounter:
         """Number of takeovers."""
         self.is_open: bool = False
         """Whether a person took the newest step of some environment."""
+        self.seconds: float = 0.0
+        """How long a person acted: from the rows of the person's steps to the next ones."""
+        self._time = 0.0
         self._logged = (0, 0)
         self._newest: Tensor = torch.zeros(num_envs, dtype=torch.bool)
         self._assisted: Tensor = torch.zeros(num_envs, dtype=torch.bool)  # in the running episode
@@ -50,6 +54,8 @@ class TakeoverCounter:
     def add(self, tags: Tensor | None) -> None:
         """Count one step of each environment; a person took those in which ``tags`` ``[N]`` is set. None: none."""
         tags = torch.zeros_like(self._newest) if tags is None else tags.cpu()
+        before, self._time = self._time, wall_clock.monotonic()
+        self.seconds += self._time - before if self.is_open else 0.0
         self.steps += int(tags.sum())
         self.count += int((tags & ~self._newest).sum())
         self._newest, self.is_open = tags.clone(), bool(tags.any())
@@ -78,18 +84,18 @@ class TakeoverCounter:
             return {}
         return {
             "human/steps": float(self.steps), "human/takeovers": float(self.count), "human/rate": steps / env_steps,
-            "human/takeovers_per_1000_steps": 1000 * count / env_steps,
+            "human/takeovers_per_1000_steps": 1000 * count / env_steps, "human/seconds": self.seconds,
         }  # fmt: skip
 
     def state_dict(self) -> State:
         """Return all counters."""
-        return {"steps": self.steps, "count": self.count, "logged": self._logged,
+        return {"steps": self.steps, "count": self.count, "seconds": self.seconds, "logged": self._logged,
                 "newest": self._newest, "assisted": self._assisted}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; those of episodes only with the same number of environments."""
-        self.steps, self.count = int(state["steps"]), int(state["count"])
+        self.steps, self.count, self.seconds = int(state["steps"]), int(state["count"]), float(state["seconds"])
         self._logged = int(state["logged"][0]), int(state["logged"][1])
         if len(state["newest"]) == len(self._newest):
             self._newest, self._assisted = state["newest"].clone(), state["assisted"].clone()
-            self.is_open = bool(self._newest.any())
+            self.is_open, self._time = bool(self._newest.any()), wall_clock.monotonic()

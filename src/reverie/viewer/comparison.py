@@ -12,7 +12,7 @@ import numpy as np
 
 from reverie.core.errors import ReverieError, count_noun
 from reverie.core.statistics import MIN_RUNS, IntervalEstimate, Series, mean
-from reverie.distributed.compare import measurement_settings, read_compared_setting
+from reverie.distributed.compare import AXES, along_axis, measurement_settings, read_compared_setting
 from reverie.log.aggregate import (
     ComparedSetting,
     MeasurementSettings,
@@ -29,8 +29,6 @@ from reverie.viewer.findings import format_number
 
 METRICS = ("eval/score", "episode/score", "estimate/return")
 """Metrics whose curves are compared."""
-AXES = {"steps": "step", "seconds": "time/seconds", "updates": "counters/updates"}
-"""Axes of the curves, and the numbers in the log that are drawn along them."""
 BUDGETS = ("steps", "updates")
 """Settings for the length of a run: runs of another length are another group."""
 MAX_POINTS, MAX_LABELS = 400, 3
@@ -228,7 +226,7 @@ def _describe_group(group: Group, axis: str) -> dict[str, Any]:
     names = (*METRICS, FINAL, *AXES.values())
     logs = [read_metrics(RunFolder(path).metrics, names) for path in group.runs.values()]
     ends = [metric_series(split_evaluations(log)[1][-1:], "eval/score") for log in logs]
-    finals = [_along_axis(end, log, axis) for end, log in zip(ends, logs, strict=True)]
+    finals = [along_axis(end, log, axis) for end, log in zip(ends, logs, strict=True)]
     first = [seeds.index(seed) for seed in dict.fromkeys(seeds)]
     head: dict[str, Any] = {"label": group.label, "env": group.key.env, "unit": how.unit if axis == "steps" else axis}
     head |= {"runs": list(group.runs), "seeds": len(first), "curves": _read_curves(logs, first, how, axis)}
@@ -253,23 +251,13 @@ def _read_curves(
     for metric in METRICS:
         evaluates = metric == "eval/score"
         points = [evaluation_scores(log, how.period) if evaluates else metric_series(log, metric) for log in logs]
-        points = [_along_axis(thin_series(series), log, axis) for series, log in zip(points, logs, strict=True)]
+        points = [along_axis(thin_series(series), log, axis) for series, log in zip(points, logs, strict=True)]
         if any(len(x) for x, _ in points):
             measured = how._replace(evaluates=evaluates and axis == "steps")  # else the points differ between seeds
             seeds = [points[run] for run in first]
             interval = seeds_curve_data(seeds, measured).interval() if len(seeds) >= MIN_RUNS else None
             curves[metric] = {"seeds": points, "interval": interval}
     return curves
-
-
-def _along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> Series:
-    """Return a series of steps and values along another of :data:`AXES`; empty if the log does not have it."""
-    if axis == "steps":
-        return series
-    steps, numbers = metric_series(log, AXES[axis])
-    if not len(steps):
-        return steps, numbers
-    return np.interp(series[0], [0, *steps], [0, *numbers]), series[1]
 
 
 def thin_series(series: Series) -> Series:

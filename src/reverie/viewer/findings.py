@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import count_noun
-from reverie.core.statistics import estimate_interval, mean
+from reverie.core.statistics import Share, estimate_interval, mean
 
 MIN_EPISODES, MIN_DREAMS, MIN_EVALUATIONS, MIN_FAILURES = 10, 20, 4, 10
 """Fewer of them carry no finding."""
@@ -22,8 +22,6 @@ SAME_ENDING = 0.6
 """Fraction of the failures with the same ending, from which on a finding says so."""
 NEAR = 0.05
 """Largest distance of an evaluation from a snapshot, as a fraction of the run, for a finding about both."""
-Z95 = 1.959964
-"""Quantile of the normal distribution for intervals of 95 %."""
 BOTH_SIDES = "The agent plays both sides; returns are the first player's. "
 """Of a game of two players."""
 Facts = Mapping[str, Any]
@@ -35,24 +33,6 @@ class Finding(NamedTuple):
 
     title: str
     support: str = ""
-
-
-class Share(NamedTuple):
-    """``right`` of ``total``, and Wilson's interval of the fraction: Wilson (1927), 95 %."""
-
-    right: int
-    total: int
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the lower and upper end."""
-        n, p = self.total, self.right / self.total
-        middle, half = p + Z95**2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
-        return (middle - half) / (1 + Z95**2 / n), (middle + half) / (1 + Z95**2 / n)
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.right} of {self.total} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 class Mean(NamedTuple):

@@ -12,24 +12,29 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reverie.core.bounds import Within
 from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.signals import PARENT_PID
+from reverie.core.terminal import show
 from reverie.run.channel import PageChannel
 from reverie.run.folder import RunFolder
+from reverie.run.signal_handling import SignalStop
 
 try:
     import uvicorn
 
     from reverie.viewer.export import standalone_page
+    from reverie.viewer.labels import labels_app
     from reverie.viewer.live import live_app
     from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app, open_episode
 except ImportError as _error:
     raise ConfigError(f"the viewer needs {_error.name}: pip install 'reverie-rl[viewer]'.") from None
 
+if TYPE_CHECKING:
+    from reverie.experiment.labeling import LabelSession
 
 NOTEBOOK_ROWS = 60
 """Maximum rows of the episode that a notebook keeps."""
@@ -137,6 +142,14 @@ def open_page(channel: PageChannel, run: Path, title: str) -> Iterator[str]:
     finally:
         file.unlink(missing_ok=True)
         server.close()
+
+
+def serve_labels(session: LabelSession, port: int) -> None:
+    """Serve the page that asks the questions of ``session`` until Ctrl-C; print its address."""
+    server = LoopbackServer(functools.partial(labels_app, session), port)
+    show(f"{server.url}labels.html\nAnswers are written to {session.file.path}. Press Ctrl-C to stop.", flush=True)
+    with contextlib.suppress(SignalStop):
+        server.run()
 
 
 def bind_loopback_socket(port: int) -> socket.socket:

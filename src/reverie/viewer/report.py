@@ -23,7 +23,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
-from reverie.core.statistics import IntervalEstimate
+from reverie.core.statistics import IntervalEstimate, Share
 from reverie.core.types import Batch
 from reverie.experiment.config import NO_ENV
 from reverie.run.checkpoint import Checkpoints
@@ -37,7 +37,7 @@ from reverie.viewer.compared_runs import (
     find_runs_to_compare,
 )
 from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
-from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, Share, find, format_number
+from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, find, format_number
 from reverie.viewer.page import STATIC, make_page
 from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, map_goal
 from reverie.viewer.walk import Walk, has_world, make_walk

@@ -34,7 +34,7 @@ from reverie.core.logger import logger
 from reverie.core.rows import iter_episodes
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import has_players
-from reverie.core.statistics import histogram
+from reverie.core.statistics import Share, histogram
 from reverie.core.types import Batch
 from reverie.core.version import version
 from reverie.datasets.config import DatasetConfig
@@ -65,7 +65,7 @@ from reverie.viewer.episode_facts import (
     spread,
     task_options,
 )
-from reverie.viewer.findings import Mean, Share
+from reverie.viewer.findings import Mean
 from reverie.viewer.goals import (
     GoalStates,
     as_goal,

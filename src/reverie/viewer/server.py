@@ -37,11 +37,12 @@ from reverie.algos.lewm import LeWM
 from reverie.core import wall_clock
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
 from reverie.core.kernel_dispatch import needs_compilation
+from reverie.distributed.compare import AXES
 from reverie.log.video import shrink
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
-from reverie.viewer.comparison import AXES, compare_settings
+from reverie.viewer.comparison import compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent

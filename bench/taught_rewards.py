@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""How many answers does a reward need? True returns answer instead of a person.
+
+    python bench/taught_rewards.py [--seeds 0 1 2]
+
+``preferences``: clips of 25 steps of Pendulum, 45 episodes of controllers with 0 to 100 % of random actions. The clip
+with the larger return is preferred. Of 2,000 pairs of clips of 15 other episodes, ``all`` is the share that the reward
+orders right, and ``distinct`` the same for pairs whose returns differ by more than 0.1 standard deviations of this
+difference. ``success``: rows of the two rooms of examples/helped.py; the true success answers. In 100 other episodes,
+``precision`` is the share of true successes among the ``called`` rows, which the reward calls so, and ``recall`` the
+share of the true ones that it calls so. Rows replace those of the same seed and number of answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from results import save
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+import reverie
+from reverie.core.errors import DataError
+from reverie.datasets.config import DatasetConfig
+from reverie.datasets.dataset import open_recorded
+from reverie.datasets.labels import IndexedRows, LabelFile
+from reverie.experiment.learned_reward import fit_labels, read_clips
+from reverie.nn.reward_model import REWARD_MODELS, RewardModel
+
+STEPS, PAIRS = 25, 2000
+
+
+class Controllers:
+    """Swing Pendulum up by energy and balance it; episode i of n acts at random in a fraction i / n of all steps."""
+
+    def __init__(self, seed: int, episodes: int) -> None:
+        self.rng, self.episodes, self.steps = np.random.default_rng(seed), episodes, 0
+
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
+        """Return the action of one step; an episode has 200."""
+        noise, self.steps = self.steps // 200 / self.episodes, self.steps + 1
+        if self.rng.random() < noise:
+            return self.rng.uniform(-2, 2, 1).astype(np.float32)
+        x, y, velocity = obs
+        energy = velocity**2 / 6 + 5 * x - 5  # 0 at the top, at rest
+        action = -15 * np.arctan2(y, x) - 3 * velocity if x > 0.9 else -2 * np.sign(energy * velocity + 1e-9)
+        return np.clip([action], -2, 2).astype(np.float32)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Any:
+    """Yield the rows of a dataset, in memory."""
+    with contextlib.closing(open_recorded(DatasetConfig(path=path))) as recorded:
+        yield IndexedRows(recorded, keeps_rows=True)
+
+
+def fit(path: Path, kind: str, rows: IndexedRows, seed: int) -> RewardModel:
+    """Return the reward of the labels in ``path``."""
+    torch.manual_seed(seed)
+    model = REWARD_MODELS[kind](rows.recorded.obs_spec, rows.recorded.action_spec)
+    fit_labels(model, LabelFile.read(path, kind), rows)
+    return model
+
+
+def measure_preferences(folder: Path, seed: int, answers: int) -> dict[str, Any]:
+    """Return the shares of held-out pairs that a reward of ``answers`` answers orders right."""
+    train, test, labels = str(folder / "train"), str(folder / "test"), folder / f"{answers}.jsonl"
+    if not Path(train).exists():
+        reverie.record("Pendulum-v1", Controllers(seed, 45), out=train, episodes=45, seed=seed)
+        reverie.record("Pendulum-v1", Controllers(1000 + seed, 15), out=test, episodes=15, seed=1000 + seed)
+
+    def prefer(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> str:
+        return "first" if first["reward"][1:].sum() > second["reward"][1:].sum() else "second"
+
+    reverie.label(train, "preferences", labels, prefer, count=answers, steps=STEPS, seed=seed)
+    with opened(train) as rows:
+        model = fit(labels, "preferences", rows, seed)
+    rng = np.random.default_rng(seed)
+    with opened(test) as rows:
+        clips = [(int(rng.integers(15)), int(rng.integers(rows.lengths[0] - STEPS))) for _ in range(2 * PAIRS)]
+        batch = read_clips(rows, clips, STEPS)
+    true, learned = (x.reward[:, 1:].sum(1).view(2, PAIRS) for x in (batch, model.relabel(batch)))
+    true, learned = true[0] - true[1], learned[0] - learned[1]
+    is_right, is_distinct = (true > 0) == (learned > 0), true.abs() > 0.1 * true.std()
+    values = {"all": is_right.float().mean(), "distinct": is_right[is_distinct].float().mean()}
+    return {name: round(float(x), 4) for name, x in values.items()} | {"report": model.report}
+
+
+def measure_success(folder: Path, seed: int, answers: int) -> dict[str, Any]:
+    """Return precision and recall of a reward of ``answers`` labels on other episodes."""
+    from helped import GOAL, REACH, Helper, Rooms
+
+    class Walker(Helper):
+        """Walks to the goal, with noise, from the first step."""
+
+        def __call__(self, obs: np.ndarray, action: Any = None) -> np.ndarray:
+            self.left, self.budget = 1, 2
+            acted = super().__call__(obs, action)
+            assert acted is not None
+            return np.clip(acted + self.rng.normal(0, 0.5, 2), -1, 1).astype(np.float32)
+
+    def succeeds(position: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(position - GOAL, axis=-1) < REACH
+
+    train, test, labels = str(folder / "rooms"), str(folder / "rooms-test"), folder / f"success-{answers}.jsonl"
+    reverie.record(Rooms, Walker(seed), out=train, episodes=100, seed=seed)
+    reverie.record(Rooms, Walker(1000 + seed), out=test, episodes=100, seed=1000 + seed)
+    is_right = lambda row: "success" if succeeds(row["obs/observation"]) else "failure"  # noqa: E731
+    reverie.label(train, "success", labels, is_right, count=answers, seed=seed)
+    try:
+        with opened(train) as rows:
+            model = fit(labels, "success", rows, seed)
+    except DataError as error:
+        return {"error": str(error).partition(": ")[2]}
+    with opened(test) as rows:
+        starts, lengths = rows.starts, rows.lengths
+        clips = [(i, j) for i in range(len(starts)) for j in range(lengths[i] - 1)]
+        batch = read_clips(rows, clips, 1)
+    called, true = (
+        model.relabel(batch).reward[:, 1] > 0,
+        torch.from_numpy(succeeds(batch.obs["observation"][:, 1].numpy())),
+    )
+    right = (called & true).sum()
+    values = {"precision": right / called.sum(), "recall": right / true.sum()}
+    return {name: round(float(x), 4) for name, x in values.items()} | {
+        "called": int(called.sum()),
+        "report": model.report,
+    }
+
+
+MEASURES = {"preferences": (measure_preferences, (50, 200, 800)), "success": (measure_success, (40, 80))}
+
+
+def main() -> None:
+    """Measure all, and write the rows as they come."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--kinds", nargs="+", default=[*MEASURES])
+    arguments = parser.parse_args()
+    path = Path(__file__).with_suffix(".json")
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    for kind in arguments.kinds:
+        measure, numbers = MEASURES[kind]
+        for seed in arguments.seeds:
+            with tempfile.TemporaryDirectory() as folder:
+                for answers in numbers:
+                    key = {"kind": kind, "seed": seed, "answers": answers}
+                    row = key | measure(
+                        Path(folder) / str(answers) if kind == "success" else Path(folder), seed, answers
+                    )
+                    print(row, flush=True)
+                    rows = [x for x in rows if {name: x[name] for name in key} != key] + [row]
+                    rows.sort(key=lambda x: (list(MEASURES).index(x["kind"]), x["seed"], x["answers"]))
+                    save(path, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

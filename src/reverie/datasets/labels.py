@@ -1,0 +1,129 @@
+"""A person's labels of recorded rows, in a file of their own: the data stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import DataError, count_noun
+from reverie.core.files import disk_errors_as_run_error, write_atomic
+from reverie.core.rows import Rows
+from reverie.datasets.dataset import RecordedEpisodes
+from reverie.replay.offline import crc32c
+
+
+class Label(NamedTuple):
+    """An answer about one clip, or about a pair; a clip is named by its episode and first row."""
+
+    clips: tuple[tuple[int, int], ...]
+    answer: str
+
+
+@dataclass
+class LabelFile:
+    """Labels of a dataset: a line of JSON about the data, and a line for each label."""
+
+    path: Path
+    kind: str
+    """What was asked: ``preferences`` or ``success``."""
+    data: str
+    """The labeled dataset."""
+    fingerprint: str
+    """Checksum of the dataset: see :attr:`IndexedRows.fingerprint`."""
+    steps: int
+    """Actions of a clip, which has a row more."""
+    labels: list[Label] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path, kind: str) -> LabelFile:
+        """Read a file; DataError if it is none, or has labels of another ``kind``."""
+        try:
+            head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            labels = [Label(tuple((int(i), int(j)) for i, j in line["clips"]), str(line["answer"])) for line in lines]
+            data, fingerprint = str(head["data"]), str(head["fingerprint"])
+            file = cls(path, str(head["kind"]), data, fingerprint, int(head["steps"]), labels)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: {type(error).__name__}: {error}. Expected a file that reverie data compare-clips or reverie "
+                "data label has written."
+            ) from None
+        if file.kind != kind:
+            raise DataError(f"{path} has labels of {file.kind}: expected labels of {kind}. Pass {file.kind}:{path}.")
+        return file
+
+    def write(self) -> None:
+        """Write all labels; the file is complete at any time."""
+        with disk_errors_as_run_error(self.path):
+            write_atomic(self.path, self._format())
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the labels and of their data."""
+        return hashlib.sha256(self._format().encode()).hexdigest()
+
+    def _format(self) -> str:
+        head = {"kind": self.kind, "data": self.data, "fingerprint": self.fingerprint, "steps": self.steps}
+        lines = [head, *(label._asdict() for label in self.labels)]
+        return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+    def check(self, rows: IndexedRows) -> None:
+        """Raise DataError if ``rows`` are not those that were labeled."""
+        if self.fingerprint != rows.fingerprint:
+            raise DataError(
+                f"{self.path} has labels of {self.data}, with the checksum {self.fingerprint}, but "
+                f"{rows.recorded.label} has {rows.fingerprint}. Pass the labeled data, or label these in another file."
+            )
+
+
+class IndexedRows:
+    """The rows of a dataset by episode and row."""
+
+    def __init__(self, recorded: RecordedEpisodes, *, keeps_rows: bool = False) -> None:
+        """``keeps_rows``: keep all rows in memory. Otherwise each call of :meth:`read` reads the files."""
+        self.recorded: RecordedEpisodes = recorded
+        self._rows: list[Rows] | None = [*recorded.parts()] if keeps_rows else None
+        sums: dict[str, int] = {}
+        firsts: list[np.ndarray] = []
+        for part in recorded.reader.parts():
+            firsts.append(part["is_first"])
+            for name in part.keys() - {"reward"}:
+                sums[name] = crc32c(part[name], sums.get(name, 0))
+        is_first = np.concatenate(firsts)
+        self.starts: np.ndarray = np.flatnonzero(is_first)
+        """Number of the first row of each episode."""
+        self.lengths: np.ndarray = np.diff(self.starts, append=len(is_first))
+        """Rows of each episode."""
+        self.fingerprint: str = "-".join(f"{sums[name]:08x}" for name in sorted(sums))
+        """Checksums of all columns but the rewards, in the order of their names."""
+
+    def find(self, clips: Sequence[tuple[int, int]], steps: int) -> np.ndarray:
+        """Return the numbers of the rows ``[n, steps + 1]`` of ``clips``; DataError if an episode is shorter."""
+        for episode, row in clips:
+            if not (0 <= episode < len(self.starts) and 0 <= row < self.lengths[episode] - steps):
+                raise DataError(
+                    f"episode {episode}, row {row} is not in {self.recorded.label}, of which "
+                    f"{count_noun(len(self.starts), 'episode')} can be labeled. Pass the data that was labeled."
+                )
+        episodes, rows = np.asarray(clips, np.int64).reshape(-1, 2).T
+        return (self.starts[episodes] + rows)[:, None] + np.arange(steps + 1)
+
+    def read(self, numbers: np.ndarray) -> Rows:
+        """Return the rows ``[n, T, ...]`` by column as learners see them, by their ``numbers`` ``[n, T]``."""
+        wanted, inverse = np.unique(numbers, return_inverse=True)
+        chunks = [*self._read_sorted(wanted)]
+        columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        return {name: values[inverse.reshape(numbers.shape)] for name, values in columns.items()}
+
+    def _read_sorted(self, wanted: np.ndarray) -> Iterator[Rows]:
+        first = 0
+        for part in self.recorded.parts() if self._rows is None else self._rows:
+            stop = first + len(part["is_first"])
+            here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, stop)] - first
+            yield {name: values[here] for name, values in part.items()}
+            first = stop

@@ -1,0 +1,221 @@
+"""Rewards that a person teaches: by preferences between clips, or by examples of success.
+
+Rewards are computed when batches are sampled. Stored rows keep the environment's, so that a new fit rewrites nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.errors import DataError, count_noun
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.statistics import Share
+from reverie.core.types import Batch, Obs
+from reverie.nn.network import Network, NetworkConfig
+from reverie.nn.normalization import ObsNormalizer, Running
+from reverie.objectives.preferences import preference_loss
+from reverie.objectives.td import obs_before
+
+MEMBERS, UNITS, BATCH, UPDATES, LEARNING_RATE = 5, (64, 64), 64, 600, 1e-3
+"""Networks, units of their hidden layers, answers in a batch, updates of each network, learning rate of Adam."""
+MIN_ANSWERS: dict[str, int] = {"preferences": 20, "success": 20, "failure": 10}
+"""Fewest answers to learn from. Each is held out once, so a precision is measured by that many successes."""
+MIN_PRECISION = 0.98
+"""Smallest fraction of successes among held-out rows above the threshold."""
+
+ScoreFn = Callable[[nn.Module, Tensor], Tensor]
+"""Scores ``[m]`` of the answers with these numbers ``[m]``, by one of the networks."""
+
+
+class RewardModel(nn.Module, ABC):
+    """An ensemble of K networks. Each is fitted without every K-th answer, and measured by these held-out answers."""
+
+    values: ClassVar[dict[str, float]]
+    """The answers of a person, and their values."""
+    has_actions: ClassVar[bool]
+    """Whether the networks also read the action."""
+    report: str = ""
+    """How well held-out answers are predicted."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
+        super().__init__()
+        settings, width = NetworkConfig(units=UNITS), action_spec.width if self.has_actions else 0
+        networks = [Network(obs_spec, None, settings, extra_inputs=width) for _ in range(MEMBERS)]
+        self.members: nn.ModuleList = nn.ModuleList(networks)
+        has_vectors = any(part.kind == "vector" for part in obs_spec.values())
+        self.normalizer: ObsNormalizer | None = ObsNormalizer(obs_spec, Running()) if has_vectors else None
+
+    @abstractmethod
+    def fit(self, clips: Batch, values: Tensor) -> None:
+        """Fit to the ``values`` ``[n]`` of answers about n ``clips``, or n pairs; set ``report``. DataError: too few.
+
+        ``clips`` are ``[n, T]``; of pairs, ``[2 n, T]``, all first clips before all second ones.
+        """
+
+    @abstractmethod
+    def relabel(self, batch: Batch) -> Batch:
+        """Return ``batch`` ``[B, T]`` with the learned rewards of its T - 1 transitions."""
+
+    def forward(self, obs: Obs, action: Tensor, members: Iterable[nn.Module] | None = None) -> Tensor:
+        """Return the outputs ``[K, ...]`` of ``members``, by default all, for rows ``[...]``."""
+        obs = obs if self.normalizer is None else self.normalizer(obs)
+        inputs = [action] if self.has_actions else []
+        return torch.stack([member(obs, *inputs) for member in members or self.members])
+
+    def _fit_members(
+        self, groups: Sequence[Tensor], values: Tensor, score: ScoreFn, compute_loss: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Fit all networks to the ``values`` ``[n]`` of answers; return the scores ``[n]`` of held-out answers.
+
+        ``groups``: numbers of the answers, of which a batch has as many of each group.
+        """
+        heldout_scores = torch.empty(len(values))
+        for k, member in enumerate(self.members):
+            optim = torch.optim.Adam(member.parameters(), LEARNING_RATE)
+            learned = [group[torch.arange(len(group)) % MEMBERS != k] for group in groups]
+            for _ in range(UPDATES):
+                size = BATCH // len(groups)
+                chosen = torch.cat([group[torch.randint(len(group), (size,))] for group in learned])
+                optim.zero_grad()
+                loss = compute_loss(score(member, chosen), values[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                optim.step()
+            heldout = torch.cat([group[k::MEMBERS] for group in groups])
+            with torch.no_grad():
+                heldout_scores[heldout] = score(member, heldout).cpu()
+        return heldout_scores
+
+    def _fit_normalizer(self, obs: Obs) -> None:
+        if self.normalizer is not None:
+            self.normalizer.fit({key: obs[key].flatten(0, 1) for key in self.normalizer.keys})
+
+
+class PreferenceReward(RewardModel):
+    """The reward of an action by preferences between clips, see :func:`preference_loss`.
+
+    It is the mean of networks with outputs between -1 and 1, standardized over the clips: Christiano et al. 2017,
+    section 2.2.3, whose ensemble is fitted to bootstrap samples instead.
+    """
+
+    values: ClassVar[dict[str, float]] = {"first": 1.0, "second": 0.0, "tie": 0.5}
+    has_actions: ClassVar[bool] = True
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
+        super().__init__(obs_spec, action_spec)
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("std", torch.ones(()))
+
+    def fit(self, clips: Batch, values: Tensor) -> None:
+        _check_number("preferences", n := len(values))
+        obs, action = obs_before(clips.obs), clips.action[:, :-1]
+        self._fit_normalizer(obs)
+
+        def compare(member: nn.Module, chosen: Tensor) -> Tensor:
+            """Return the sum of rewards of the first clip of each pair ``[m]``, less that of the second."""
+            both = torch.cat([chosen, n + chosen])
+            rewards = self({key: x[both] for key, x in obs.items()}, action[both], [member])[0].tanh()  # [2 m, T-1]
+            sums: Tensor = rewards.sum(-1)
+            return sums[: len(chosen)] - sums[len(chosen) :]
+
+        differences = self._fit_members([torch.arange(n)], values, compare, preference_loss)
+        with torch.no_grad():
+            self.std, self.mean = torch.std_mean(self(obs, action).tanh().mean(0))
+        values = values.cpu()
+        is_right = ((differences > 0) == (values > 0.5))[values != 0.5]
+        share = Share(int(is_right.sum()), len(is_right))
+        self.report: str = (
+            f"{count_noun(n, 'preference')}, of which networks that were not fitted to them predict {share}"
+        )
+
+    def relabel(self, batch: Batch) -> Batch:
+        with torch.no_grad():
+            outputs = self(obs_before(batch.obs), batch.action[:, :-1]).tanh().mean(0)  # [B, T-1]
+        reward = F.pad((outputs - self.mean) / self.std, (1, 0))  # row t + 1 has the reward of action t
+        return replace(batch, reward=reward.masked_fill(batch.is_first, 0.0))
+
+
+class SuccessReward(RewardModel):
+    """A reward of 1, and a terminal state, where the observation shows success; else 0.
+
+    L = -1/2 E_success[ln p(s)] - 1/2 E_failure[ln(1 - p(s))], as in HIL-SERL's train_reward_classifier.py (Luo et al.
+    2024, arXiv:2410.21845), here without dropout and crops. p is the mean of the networks.
+    """
+
+    values: ClassVar[dict[str, float]] = {"success": 1.0, "failure": 0.0}
+    has_actions: ClassVar[bool] = False
+    threshold: Tensor
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
+        super().__init__(obs_spec, action_spec)
+        self.register_buffer("threshold", torch.ones(()))
+
+    def fit(self, clips: Batch, values: Tensor) -> None:
+        is_success = values.cpu() == 1
+        groups = [torch.nonzero(is_success == kind).flatten() for kind in (True, False)]
+        for name, group in zip(self.values, groups, strict=True):
+            _check_number(name, len(group))
+        self._fit_normalizer(clips.obs)
+
+        def compute_logits(member: nn.Module, chosen: Tensor) -> Tensor:
+            logits: Tensor = self(
+                {key: x[chosen, 0] for key, x in clips.obs.items()}, clips.action[chosen, 0], [member]
+            )[0]
+            return logits
+
+        logits = self._fit_members(groups, values, compute_logits, F.binary_cross_entropy_with_logits)
+        threshold, share = _choose_threshold(logits.sigmoid(), is_success)
+        self.threshold.fill_(threshold)
+        recall = Share(share.right, len(groups[0]))
+        self.report: str = f"success, of held-out rows above {threshold:.3g}, {share}; {recall} of all successes"
+
+    def predict(self, obs: Obs) -> Tensor:
+        """Return the probability of success of each network, ``[K, ...]``."""
+        with torch.no_grad():
+            probs: Tensor = self(obs, torch.empty(0)).sigmoid()
+        return probs
+
+    def relabel(self, batch: Batch) -> Batch:
+        """Return the batch with successes: the second of two rows above the threshold, or a terminal row above it."""
+        is_above = self.predict(batch.obs).mean(0) >= self.threshold  # [B, T]
+        follows = F.pad(is_above[:, :-1], (1, 0)) & ~batch.is_first
+        is_success = is_above & (follows | batch.is_terminal)
+        ends = {name: getattr(batch, name) | is_success for name in ("is_last", "is_terminal")}
+        return replace(batch, reward=is_success.float(), **ends)
+
+
+def _check_number(name: str, number: int) -> None:
+    """Raise DataError if there are too few answers ``name``."""
+    if number < (expected := MIN_ANSWERS[name]):
+        raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. Give {expected - number} more.")
+
+
+def _choose_threshold(probs: Tensor, is_success: Tensor) -> tuple[float, Share]:
+    """Return the smallest threshold of ``probs`` ``[n]`` whose precision is ``MIN_PRECISION``, and that precision.
+
+    DataError: there is none.
+    """
+    probs, order = probs.sort(descending=True)
+    right, total = is_success[order].cumsum(0), torch.arange(1, len(probs) + 1)
+    is_new = F.pad(probs[1:] < probs[:-1], (0, 1), value=True)  # equal ones are above together
+    precise = torch.nonzero((right >= MIN_PRECISION * total) & is_new & is_success[order]).flatten()
+    if not len(precise):
+        best = float((right / total)[is_new].max())
+        raise DataError(
+            f"at most {best:.0%} of the held-out rows that look like successes are: expected {MIN_PRECISION:.0%}. "
+            "Label more rows, above all failures that look like successes."
+        )
+    number = int(precise[-1])
+    return float(probs[number]), Share(int(right[number]), number + 1)
+
+
+REWARD_MODELS: dict[str, type[RewardModel]] = {"preferences": PreferenceReward, "success": SuccessReward}
+"""Learned rewards by the kind of labels."""

@@ -1,0 +1,287 @@
+"""Rewards that a person teaches: the loss, what batches get, files of labels, and runs that learn from them."""
+
+import json
+import math
+import re
+import signal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import batches
+import reverie
+from log_capture import logged
+from offline_runs import train, weights
+from resumed_runs import QUICK, Walk, assert_same
+from reverie.api import train_config
+from reverie.core.errors import ConfigError, DataError
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.labels import LabelFile
+from reverie.experiment.build import build
+from reverie.experiment.labeling import LabelSession
+from reverie.nn import reward_model
+from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold
+from reverie.objectives.preferences import preference_loss
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_the_loss_is_that_of_the_definition(noise):
+    sums, answers = [(0.3, 0.1), (-2.0, 1.0), (5.0, 5.0), (4.0, 1.0)], [1.0, 0.0, 0.5, 0.0]
+    expected = 0.0
+    for (a, b), y in zip(sums, answers, strict=True):
+        p = (1 - noise) * math.exp(a) / (math.exp(a) + math.exp(b)) + noise / 2
+        expected -= (y * math.log(p) + (1 - y) * math.log(1 - p)) / len(answers)
+    difference = torch.tensor([a - b for a, b in sums])
+    assert float(preference_loss(difference, torch.tensor(answers), noise)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_transition_gets_the_reward_of_its_action():
+    batch = batches.batch(dtype=torch.float32)
+    model = PreferenceReward(batches.OBS, batches.MOVE)
+    model.mean.fill_(0.2)
+    model.std.fill_(0.5)
+    relabeled = model.relabel(batch)
+    for b in range(8):
+        for t in range(5):
+            expected = 0.0
+            if t and not batch.is_first[b, t]:
+                x = {"state": batch.obs["state"][b, t - 1]}, batch.action[b, t - 1]
+                expected = (torch.stack([m(*x).tanh() for m in model.members]).mean().item() - 0.2) / 0.5
+            assert float(relabeled.reward[b, t]) == pytest.approx(expected, abs=1e-5)
+    for name in ("is_first", "is_last", "is_terminal", "action"):
+        assert getattr(relabeled, name) is getattr(batch, name)
+
+
+def test_the_second_row_above_the_threshold_is_a_success_and_ends_the_episode(monkeypatch):
+    above = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0], [1, 1, 0, 1], [0, 1, 1, 1]]).bool()
+    batch = batches.batch(5, 4, crossing=False, dtype=torch.float32)
+    flags = {name: torch.zeros(5, 4, dtype=torch.bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_last"][:, 3] = True
+    flags["is_terminal"][1, 3] = True  # the environment has ended it
+    flags["is_first"][3, 1] = True  # another episode
+    for name, flag in flags.items():
+        getattr(batch, name).copy_(flag)
+    model = SuccessReward(batches.OBS, batches.MOVE)
+    monkeypatch.setattr(model, "predict", lambda obs: above[None].float())
+    relabeled = model.relabel(batch)
+    expected = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1]])
+    assert (relabeled.reward == expected).all()
+    assert (relabeled.is_terminal == (expected.bool() | flags["is_terminal"])).all()
+    assert (relabeled.is_last == (expected.bool() | flags["is_last"])).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.8, 1.0]), st.booleans()), min_size=1, max_size=12))
+def test_the_threshold_is_the_smallest_of_that_precision(rows):
+    probs, is_success = torch.tensor([p for p, _ in rows]), torch.tensor([s for _, s in rows])
+    precise = [p for p, _ in rows if all(s for q, s in rows if q >= p)]  # of 12 rows, no other one reaches 98 %
+    if not precise:
+        with pytest.raises(DataError, match="expected 98%"):
+            _choose_threshold(probs, is_success)
+        return
+    threshold, share = _choose_threshold(probs, is_success)
+    assert threshold == pytest.approx(min(precise))
+    assert share == (sum(q >= min(precise) for q, _ in rows),) * 2
+
+
+# ---------------------------------------------------------------- files, and runs
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    """The rows of a random walk, in a store."""
+    run = tmp_path_factory.mktemp("walk") / "run"
+    train_config(QUICK.merge({"steps": 400, "env.id": "Walk"}), env=Walk, run=run)
+    return run
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(reward_model, "UPDATES", 20)
+
+
+def prefers(first, second):
+    a, b = (clip["reward"][1:].sum() for clip in (first, second))
+    return "first" if a > b else "second"
+
+
+def is_right(row):
+    return "success" if row["obs/observation"][0] > 0 else "failure"
+
+
+def write_labels(data, path, kind="preferences", count=40):
+    reverie.label(data, kind, path, prefers if kind == "preferences" else is_right, count=count, steps=3)
+    return f"{kind}:{path}"
+
+
+def test_labels_are_kept_and_undone_and_never_touch_the_data(walked, tmp_path):
+    before = {file: file.read_bytes() for file in (walked / "replay").rglob("*") if file.is_file()}
+    write_labels(walked, path := tmp_path / "deep" / "labels.jsonl", count=3)
+    session = LabelSession(str(walked), path, "preferences")
+    assert session.file.steps == 3
+    session.add(session.propose(), "tie")
+    session.add(session.propose(), "skip")
+    session.undo()
+    file = LabelFile.read(path, "preferences")
+    assert [label.answer in ("first", "second") for label in file.labels[:3]] == [True] * 3
+    assert file.labels[3:] == [*session.file.labels[3:]]
+    assert file.labels[3].answer == "tie"
+    assert session.count()["tie"] == 1
+    with pytest.raises(ConfigError, match="'left': expected first, second, tie, skip"):
+        session.add(session.propose(), "left")
+    assert before == {file: file.read_bytes() for file in (walked / "replay").rglob("*") if file.is_file()}
+
+
+def test_clips_have_all_their_rows_in_one_episode(walked, tmp_path):
+    seen = []
+    answer = lambda *clips: seen.extend(clips) or "skip"  # noqa: E731
+    reverie.label(walked, "preferences", tmp_path / "f", answer, count=30, steps=4)
+    for clip in seen:
+        assert clip["action"].shape == (5, 2)
+        assert not clip["is_first"][1:].any()
+        assert not clip["is_last"][:-1].any()
+
+
+@pytest.mark.parametrize("kind", ["preferences", "success"])
+@pytest.mark.parametrize("offline", [True, False])
+def test_runs_learn_from_the_reward_and_keep_the_environments(kind, offline, walked, tmp_path, quick):
+    reward = write_labels(walked, tmp_path / "labels", kind, 80)
+    if offline:
+        pair = {"algorithm": "discrete_cql", "data": walked, "updates": 4, "env": Walk}
+        train(run=tmp_path / "learned", reward=reward, **pair)
+        train(run=tmp_path / "true", **pair)
+        a, b = weights(tmp_path / "learned"), weights(tmp_path / "true")
+        assert any(not torch.equal(a[name], b[name]) for name in b)
+        return
+    config = QUICK.merge({"steps": 60, "env.id": "Walk", "learning_starts": 10, "replay_ratio": 0.5, "reward": reward})
+    train_config(config, env=Walk, run=tmp_path / "run")
+    with open_reader(str(tmp_path / "run")) as reader:
+        names = ("obs/observation", "reward", "is_first")
+        rows = {name: np.concatenate([part[name] for part in reader.parts()]) for name in names}
+    x, earned, inside = rows["obs/observation"][:, 0], rows["reward"], ~rows["is_first"][1:]
+    assert inside.sum() > 40
+    np.testing.assert_allclose(earned[1:][inside], np.diff(x)[inside], rtol=1e-3, atol=1e-3)
+
+
+def test_runs_resume_bit_for_bit_with_a_learned_reward(walked, tmp_path, quick, monkeypatch):
+    config = QUICK.merge({
+        "steps": 80, "env.id": "Walk", "learning_starts": 10, "replay_ratio": 0.5, "schedule.save_every": 20,
+        "reward": write_labels(walked, tmp_path / "labels"),
+    })  # fmt: skip
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_config(config, env=Walk, run=whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(Walk, "steps_of_all", 0)
+        patch.setattr(Walk, "stop_at", 45)
+        assert train_config(config, env=Walk, run=parts).signal == signal.SIGTERM
+    # another fit, as on another machine: the checkpoint's counts
+    monkeypatch.setattr(reward_model, "UPDATES", 5)
+    train_config(config, env=Walk, run=parts)
+    assert_same(whole, parts)
+    write_labels(walked, tmp_path / "labels", count=1)
+    with logged() as lines:
+        train_config(config.merge({"steps": 90}), env=Walk, run=parts)
+    assert any("the labels have changed" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"reward": "taste:labels"}, "expected preferences:FILE or success:FILE"),
+        ({"reward": "success:{labels}"}, "has labels of preferences: expected labels of success"),
+        ({"reward": "preferences:{labels}.missing"}, "labels.missing: FileNotFoundError"),
+        ({"algorithm": "ppo"}, "ppo does not replay rewards"),
+        ({"algorithm": "bc"}, "bc does not replay rewards"),
+        ({"algorithm": "dreamer_v3"}, "dreamer_v3 needs rewards of whole rows or episodes"),
+        ({"algorithm": "decision_transformer"}, "decision_transformer needs rewards of whole rows or episodes"),
+        ({"replay.hindsight": "future"}, "replay.hindsight computes rewards too"),
+        ({"env": "CartPole-v1"}, "does not fit the environment CartPole-v1"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_path):
+    labels = tmp_path / "labels"
+    reward = write_labels(walked, labels)
+    given = {"algorithm": "dqn", "env": Walk, "reward": reward, "console": False, "eval_episodes": 0, **changes}
+    given["reward"] = given["reward"].format(labels=labels)
+    if given["algorithm"] in ("bc", "decision_transformer"):
+        given["data"] = walked
+    with pytest.raises((ConfigError, DataError), match=expected):
+        reverie.train(run=tmp_path / "run", **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit", "expected"),
+    [
+        ("preferences", lambda head, lines: lines[:3], "preferences: 3 answers, expected 20. Give 17 more"),
+        ("preferences", lambda head, lines: [x | {"answer": "skip"} for x in lines], "preferences: 0 answers.*20 more"),
+        ("success", lambda head, lines: [x for x in lines if x["answer"] == "failure"], "success: 0 answers.*20 more"),
+        ("success", lambda head, lines: [x | {"answer": "success"} for x in lines], "failure: 0 answers.*10 more"),
+        ("success", lambda head, lines: [x | {"answer": ("success", "failure")[i % 2]} for i, x in
+                                         enumerate([lines[0]] * 80)], "at most 50% of the held-out rows"),
+        ("preferences", lambda head, lines: [x | {"clips": [[999, 0], [0, 0]]} for x in lines], "episode 999, row 0"),
+        ("preferences", lambda head, lines: [x | {"clips": [[0, 9999], [0, 0]]} for x in lines], "episode 0, row 9999"),
+        ("preferences", lambda head, lines: head.update(fingerprint="x") or lines, "the checksum x, but .* has "),
+        ("preferences", lambda head, lines: head.pop("data") and lines, "KeyError: 'data'. Expected a file that"),
+        ("preferences", lambda head, lines: [7], "Expected a file that reverie data"),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_be_learned_from_are_refused(kind, edit, expected, walked, tmp_path, quick):
+    write_labels(walked, path := tmp_path / "labels", kind)
+    head, *lines = map(json.loads, path.read_text().splitlines())
+    lines = edit(head, lines)
+    path.write_text("\n".join(map(json.dumps, [head, *lines])))
+    with pytest.raises(DataError, match=expected) as caught:
+        reverie.train("dqn", Walk, reward=f"{kind}:{path}", run=tmp_path / "run", console=False, eval_episodes=0)
+    assert str(path) in str(caught.value) or str(walked) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "follows"),
+    [
+        ({}, True),
+        ({"reward": "preferences:{labels}"}, False),
+        ({"human.intervention_reward": -1.0, "human.reward": "only"}, False),
+        ({"human.intervention_reward": -1.0}, True),  # added to the environment's
+    ],
+)
+def test_statistics_of_stored_rewards_do_not_scale_others(changes, follows, walked, tmp_path, quick):
+    write_labels(walked, labels := tmp_path / "labels")
+    changes = {name: x.format(labels=labels) if isinstance(x, str) else x for name, x in changes.items()}
+    config = QUICK.merge({"env.id": "Walk", "algo.reward_scale": "return_std", **changes})
+    experiment = build(config, Walk)
+    try:
+        assert experiment.algo.preprocess.follows_rewards == follows
+    finally:
+        experiment.close()
+
+
+def test_runs_with_actors_learn_from_the_reward(walked, tmp_path, quick):
+    """They have closed the environment of this process."""
+
+    class StartedError(Exception):
+        pass
+
+    def start_actors(*arguments):
+        raise StartedError
+
+    reward = write_labels(walked, tmp_path / "labels")
+    with pytest.raises(StartedError):
+        build(QUICK.merge({"env.id": "Walk", "actors": 1, "reward": reward}), Walk, actors=start_actors)
+
+
+def test_a_short_dataset_asks_for_shorter_clips(walked, tmp_path):
+    with pytest.raises(DataError, match="no episode has 5000 steps"):
+        LabelSession(str(walked), tmp_path / "labels", "preferences", steps=5000)
+
+
+def test_true_returns_teach_a_reward(walked, tmp_path):
+    """The walk's reward is the change of its position, which the networks see only after the action."""
+    reverie.label(walked, "preferences", labels := tmp_path / "labels", prefers, count=60, steps=5)
+    with logged() as lines:
+        config = QUICK.merge({"steps": 20, "env.id": "Walk", "reward": f"preferences:{labels}"})
+        train_config(config, env=Walk, run=tmp_path / "run")
+    (right,) = [int(found[1]) for line in lines if (found := re.search(r"predict (\d+) of 60", line))]
+    assert right > 40
