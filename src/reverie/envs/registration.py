@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
-import gymnasium
+from reverie.envs.suites import register_env
 
 OWN_ENVS = {
     "BitFlip": "dummy:BitFlip", "Count": "dummy:Count", "Cue": "dummy:Cue", "Grid": "dummy:Grid", "Look": "dummy:Look",
@@ -22,12 +21,3 @@ def register_own_envs() -> None:
             module, _, maker = place.partition(":")
             steps = 100 if name == "TwoRooms" else None
             register_env(f"reverie/{name}-v0", maker, module, max_episode_steps=steps)
-
-
-def register_env(
-    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: Any
-) -> None:
-    """Register a class or function of ``reverie.envs``; ``kwargs`` are its arguments."""
-    if env_id not in gymnasium.registry:
-        entry_point = f"reverie.envs.{module}:{maker}"
-        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=max_episode_steps, kwargs=kwargs)
