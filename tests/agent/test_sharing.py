@@ -85,6 +85,7 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
 def test_the_report_and_the_card_say_what_it_is_and_how_to_get_it_again(copied, tmp_path, monkeypatch):
     """With one finding, the same numbers, and commands that work."""
     monkeypatch.chdir(tmp_path)
+    before = {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()}
     monkeypatch.setattr("reverie.viewer.report.EPISODES", 3)
     monkeypatch.setattr("reverie.viewer.report.DREAMS", 4)
     monkeypatch.setattr("reverie.viewer.report.make_walk", lambda *_: None)  # tracing takes long
@@ -93,6 +94,7 @@ def test_the_report_and_the_card_say_what_it_is_and_how_to_get_it_again(copied, 
     head = yaml.safe_load(front)
     assert {"reverie", "dreamer_v3", "CartPole-v1"} < {*head["tags"]}
     assert head["model-index"][0]["results"][0]["metrics"][0]["type"] == "mean_reward"
+    assert {file: file.read_bytes() for file in copied.rglob("*") if file.is_file()} == before
     report = Path("agent/report.html").read_text(encoding="utf-8")
     (finding,) = re.findall(r"^\*\*(.*)\*\* ", card, re.MULTILINE)
     assert f'"title":"{html.unescape(finding)}"' in report

@@ -23,6 +23,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
 from reverie.core.imports import OFFERED
+from reverie.envs.registration import register_env
 
 ENVPOOL = "envpool/"
 """EnvPool ids, which are used unchanged."""
@@ -129,15 +130,6 @@ def _crafter(_: str) -> None:
     importlib.import_module("crafter")
     register_env("CrafterReward-v1", "Crafter", "crafter", reward=True)
     register_env("CrafterNoReward-v1", "Crafter", "crafter", reward=False)
-
-
-def register_env(
-    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: Any
-) -> None:
-    """Register a class or function of ``reverie.envs``; ``kwargs`` are its arguments."""
-    if env_id not in gymnasium.registry:
-        entry_point = f"reverie.envs.{module}:{maker}"
-        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=max_episode_steps, kwargs=kwargs)
 
 
 class Suite(NamedTuple):

@@ -316,8 +316,6 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
         snapshots.append((step := step_from_name(path), Share(*count_right(dreamt))))
         dreamt_by[step] = dreamt[longest]
     snapshots.sort()
-    title, counts = f"{agent.config.name} on {agent.config.task_label}", [(step, *share) for step, share in snapshots]
-    save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
     wrong = {
         name: [FilmedDream(name, *x) for x in _list_wrong(episodes, dreamt)]
         for name, episodes, dreamt in zip(OWN_AND_RANDOM, (batches, random), (current, of_random), strict=True)
@@ -332,6 +330,13 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
             "Snapshot": [filmed[i] for i in spread(len(filmed), MAX_FILMED)],
         },
     }  # fmt: skip
+
+
+def keep_right_dreams(agent: Agent, facts: Mapping[str, Any]) -> None:
+    """Keep how many dreams are right in the run, for its curve and for the viewer."""
+    if counts := [(step, *share) for step, share in facts.get("snapshots", ())]:
+        title = f"{agent.config.name} on {agent.config.task_label}"
+        save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
 
 
 def _list_wrong(
