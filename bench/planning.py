@@ -49,7 +49,7 @@ ENVS: dict[str, dict[str, Any]] = {
         "schedule.eval_every": 1000,
     },
     "doorkey": {
-        "env": "MiniGrid-DoorKey-5x5-v0", "steps": 100_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.9,
+        "env": "MiniGrid-DoorKey-5x5-v0", "steps": 180_000, "eval_episodes": 20, "eval_envs": 20, "stop_score": 0.9,
         "schedule.eval_every": 4000,
     },
 }  # fmt: skip
