@@ -23,7 +23,10 @@ SPEED, REACH, DOOR_WIDTH = 0.1, 0.1, 0.2
 class Rooms(gymnasium.Env[np.ndarray, np.ndarray]):
     """A dot begins in the left room; the goal is in the right one. 60 steps; the best policy needs about 21."""
 
-    def __init__(self) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as in Gymnasium
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
 
@@ -42,6 +45,19 @@ class Rooms(gymnasium.Env[np.ndarray, np.ndarray]):
         is_success = bool(np.linalg.norm(moved - GOAL) < REACH)
         info = {"is_success": is_success}
         return moved.astype(np.float32), float(is_success), is_success, self.time == 60, info
+
+    def render(self) -> Any:
+        """Return a picture: the wall with its door, the goal in green, the dot in red."""
+        x = np.linspace(-1, 1, 160)
+        y = -x[:, None]
+        picture = np.full((160, 160, 3), 255, np.uint8)
+        picture[(np.abs(x) < 0.02) & (np.abs(y) > DOOR_WIDTH / 2)] = 60
+        for (x0, y0), radius, color in ((GOAL, REACH, (40, 160, 60)), (self.position, 0.05, (210, 60, 40))):
+            picture[np.hypot(x - x0, y - y0) < radius] = color
+        return picture
+
+
+gymnasium.register("Rooms-v0", entry_point=Rooms)  # --env helped:Rooms-v0
 
 
 def distance(obs: np.ndarray) -> float:

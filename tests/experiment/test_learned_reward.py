@@ -4,6 +4,7 @@ import json
 import math
 import re
 import signal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -78,13 +79,21 @@ def test_the_second_row_above_the_threshold_is_a_success_and_ends_the_episode(mo
 def test_the_threshold_is_the_smallest_of_that_precision(rows):
     probs, is_success = torch.tensor([p for p, _ in rows]), torch.tensor([s for _, s in rows])
     precise = [p for p, _ in rows if all(s for q, s in rows if q >= p)]  # of 12 rows, no other one reaches 98 %
-    if not precise:
-        with pytest.raises(DataError, match="expected 98%"):
-            _choose_threshold(probs, is_success)
-        return
-    threshold, share = _choose_threshold(probs, is_success)
+    with mock.patch.object(reward_model, "MIN_ABOVE", 1):
+        if not precise:
+            with pytest.raises(DataError, match="expected 98%"):
+                _choose_threshold(probs, is_success)
+            return
+        threshold, share = _choose_threshold(probs, is_success)
     assert threshold == pytest.approx(min(precise))
     assert share == (sum(q >= min(precise) for q, _ in rows),) * 2
+
+
+def test_a_few_rows_are_no_precision():
+    probs = torch.linspace(1, 0, 30)
+    with pytest.raises(DataError, match="at most 90% of the held-out rows"):
+        _choose_threshold(probs, torch.arange(30) < 9)
+    assert _choose_threshold(probs, torch.arange(30) < 10)[1] == (10, 10)
 
 
 # ---------------------------------------------------------------- files, and runs
@@ -101,6 +110,7 @@ def walked(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(reward_model, "UPDATES", 20)
+    monkeypatch.setattr(reward_model, "MIN_ABOVE", 1)
 
 
 def prefers(first, second):
@@ -219,8 +229,13 @@ def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_p
         ("preferences", lambda head, lines: [x | {"answer": "skip"} for x in lines], "preferences: 0 answers.*20 more"),
         ("success", lambda head, lines: [x for x in lines if x["answer"] == "failure"], "success: 0 answers.*20 more"),
         ("success", lambda head, lines: [x | {"answer": "success"} for x in lines], "failure: 0 answers.*10 more"),
-        ("success", lambda head, lines: [x | {"answer": ("success", "failure")[i % 2]} for i, x in
-                                         enumerate([lines[0]] * 80)], "at most 50% of the held-out rows"),
+        ("success", lambda head, lines: [lines[0]] * 80, "(success|failure): . answers?, expected"),
+        ("success", lambda head, lines: [x | {"answer": ("success", "success", "failure")[i % 3]} for i, x in
+                                         enumerate(lines)], "at most .*% of the held-out rows"),
+        ("preferences", lambda head, lines: [x | {"answer": "First"} for x in lines], "answer 'First': expected first"),
+        ("preferences", lambda head, lines: [x | {"answer": "tie"} for x in lines], "all answers are ties"),
+        ("preferences", lambda head, lines: head.update(steps=0) or lines, "clips of no length"),
+        ("success", lambda head, lines: [x | {"clips": x["clips"] * 2} for x in lines], "another number of them"),
         ("preferences", lambda head, lines: [x | {"clips": [[999, 0], [0, 0]]} for x in lines], "episode 999, row 0"),
         ("preferences", lambda head, lines: [x | {"clips": [[0, 9999], [0, 0]]} for x in lines], "episode 0, row 9999"),
         ("preferences", lambda head, lines: head.update(fingerprint="x") or lines, "the checksum x, but .* has "),

@@ -297,6 +297,7 @@ def test_a_marked_episode_ends_with_its_reward_and_another_begins():
     assert rows["is_last"][0].tolist() == rows["is_terminal"][0].tolist() == [False, False, True] * 2 + [False]
     assert rows["reward"][0].tolist() == [0, 0, 1, 0, 0, 0, 0]
     assert (episodes.means()["episode/score"], episodes.means()["episode/length"]) == (0.5, 2)
+    assert episodes.means()["episode/success_rate_assisted"] == 0.5
     assert rows["is_intervention"][0].tolist() == [False, True, False] * 2 + [False]  # no action follows an end
     np.testing.assert_array_equal(rows["action"][0, [1, 4]], [[1, -1], [1, -1]])
 

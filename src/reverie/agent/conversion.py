@@ -141,6 +141,11 @@ class ObsConverter:
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
         if self._mask_wrapper is None:
+            if mask is not None:
+                raise DataError(
+                    "action_mask: the agent was trained without masks, and would choose illegal actions. Leave it out, "
+                    "or train in an environment that has one."
+                )
             return obs
         has_mask = mask is not None and (count is None or not any(entry is None for entry in mask))
         if not has_mask and self._mask_wrapper.source != "observation" and not terminal:

@@ -75,7 +75,8 @@ def search(
     player: Player, obs: Any, simulations: int | None = None, state: AgentState | None = None, action_mask: Any = None
 ) -> SearchResult:
     """Search from an observation: see ``Agent.search``."""
-    AtLeast(2).check("simulations", coerce(simulations, int | None, "simulations"))
+    simulations = coerce(simulations, int | None, "simulations")
+    AtLeast(2).check("simulations", simulations)
     single, output = player.inspect(obs, state, action_mask=action_mask)
     if not single:
         raise DataError("a batch of observations: expected a single one to search from.")

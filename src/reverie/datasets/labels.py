@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from reverie.core.files import disk_errors_as_run_error, write_atomic
 from reverie.core.rows import Rows
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.replay.offline import crc32c
+
+SKIP = "skip"
+"""The answer "I cannot tell"."""
 
 
 class Label(NamedTuple):
@@ -45,9 +49,12 @@ class LabelFile:
         """Read a file; DataError if it is none, or has labels of another ``kind``."""
         try:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            labels = [Label(tuple((int(i), int(j)) for i, j in line["clips"]), str(line["answer"])) for line in lines]
+            labels = [Label(tuple((index(i), index(j)) for i, j in line["clips"]), line["answer"]) for line in lines]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])
-            file = cls(path, str(head["kind"]), data, fingerprint, int(head["steps"]), labels)
+            file = cls(path, str(head["kind"]), data, fingerprint, index(head["steps"]), labels)
+            is_pair = file.kind == "preferences"
+            if file.steps < is_pair or any(len(label.clips) != 1 + is_pair for label in labels):
+                raise ValueError("clips of no length, or another number of them for each answer")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: {type(error).__name__}: {error}. Expected a file that reverie data compare-clips or reverie "

@@ -9,18 +9,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.logger import logger
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
-from reverie.datasets.labels import IndexedRows, Label, LabelFile
+from reverie.datasets.labels import SKIP, IndexedRows, Label, LabelFile
 from reverie.experiment.rules import absolute_path
 from reverie.nn.reward_model import REWARD_MODELS
 
-SKIP = "skip"
-"""The answer "I cannot tell"."""
 LAST_ROWS = (1, 5, 1, None)
 """Of which last rows of an episode the row of a question about success is, in turn; None: of all. So there are about as
 many successes as failures, and failures that look like successes."""
+MAX_TRIES = 50
+"""Random clips that are drawn to find some that were not asked about."""
 Clips = tuple[tuple[int, int], ...]
 """Episode and first row of a clip, or of the two clips of a pair."""
 
@@ -39,6 +41,8 @@ class LabelSession:
             else LabelFile(path, kind, absolute_path(data), rows.fingerprint, steps)
         )
         self.file.check(rows)
+        if self.file.steps != steps:
+            logger.info(f"{path} has clips of {self.file.steps} steps, and so have its further ones")
         self.rows: IndexedRows = rows
         self.answers: tuple[str, ...] = (*REWARD_MODELS[kind].values, SKIP)
         self.rng: np.random.Generator = np.random.default_rng([seed, len(self.file.labels)])
@@ -48,7 +52,12 @@ class LabelSession:
             raise DataError(f"{data}: no episode has {self.file.steps} steps. Compare shorter clips (steps).")
 
     def propose(self) -> Clips:
-        """Return the clips to ask about."""
+        """Return the clips to ask about, others than before as far as there are some."""
+        asked = {label.clips for label in self.file.labels}
+        proposals = (self._propose() for _ in range(MAX_TRIES))
+        return next((clips for clips in proposals if clips not in asked), self._propose())
+
+    def _propose(self) -> Clips:
         if self.file.kind == "preferences":
             return self._draw(), self._draw()
         return (self._draw(LAST_ROWS[len(self.file.labels) % len(LAST_ROWS)]),)
@@ -61,11 +70,14 @@ class LabelSession:
         return episode, count - 1 - int(self.rng.integers(min(count, last_rows or count)))
 
     def add(self, clips: Clips, answer: str) -> None:
-        """Write an answer to the file; ConfigError if it is none."""
+        """Write an answer to the file; ConfigError if it is none, or if another process has written there."""
         if answer not in self.answers:
             raise ConfigError(
-                f"answer = {answer!r}: expected {', '.join(self.answers)}.{did_you_mean(answer, self.answers)}"
+                f"answer = {answer!r}: expected {', '.join(self.answers)}.{did_you_mean(str(answer), self.answers)}"
             )
+        written = LabelFile.read(self.file.path, self.file.kind).labels if self.file.path.exists() else []
+        if written != self.file.labels:
+            raise ConfigError(f"{self.file.path} was changed by another process. Label in one at a time.")
         self.file.labels.append(Label(clips, answer))
         self.file.write()
 
@@ -106,6 +118,9 @@ def label(
         ConfigError: an answer is none of these.
         DataError: no episode has ``steps`` steps, or the file has other labels.
     """
+    if kind not in REWARD_MODELS:
+        raise ConfigError(f"kind = {kind!r}: expected {' or '.join(REWARD_MODELS)}.{did_you_mean(kind, REWARD_MODELS)}")
+    AtLeast(1).check("steps", steps)
     with contextlib.closing(LabelSession(str(data), Path(labels), kind, steps, seed)) as session:
         for _ in range(count):
             clips = session.propose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from reverie.core.specs import spec_to_dict
 from reverie.core.types import Batch, State, Update
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded
-from reverie.datasets.labels import IndexedRows, LabelFile
+from reverie.datasets.dataset_env import check_same_meaning
+from reverie.datasets.labels import SKIP, IndexedRows, LabelFile
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.environments import ProbedEnv
+from reverie.experiment.environments import ProbedEnv, plays
 from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.offline import check_dataset_fits
 from reverie.nn.reward_model import REWARD_MODELS, RewardModel
@@ -79,8 +81,11 @@ def build_learned_reward(
             "transitions, such as sac, td3, dqn, cql or iql, or write the rewards: reverie data convert --reward-fn."
         )
     file = LabelFile.read(Path(path), kind)
-    data = config.data if file.data == config.data.path else DatasetConfig(path=file.data)
+    is_there = file.data != config.data.path and (not os.path.isabs(file.data) or os.path.exists(file.data))
+    data = DatasetConfig(path=file.data) if is_there or not config.data.path else config.data  # perhaps moved
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
+        if plays(config):
+            check_same_meaning(recorded.about, config.env)
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
         rows = IndexedRows(recorded)
         file.check(rows)
@@ -93,8 +98,14 @@ def build_learned_reward(
 
 
 def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows) -> None:
-    """Fit ``model`` to the labels of ``rows`` that say something; DataError names the file."""
-    labels = [label for label in file.labels if label.answer in model.values]
+    """Fit ``model`` to the labels of ``rows`` that say something; DataError names the file.
+
+    Of several answers about the same clips, the newest counts: a held-out answer is about others than the fitted ones.
+    """
+    if unknown := {label.answer for label in file.labels} - {*model.values, SKIP}:
+        known = ", ".join((*model.values, SKIP))
+        raise DataError(f"{file.path}: answer {min(map(str, unknown))!r}: expected {known}. Correct the file.")
+    labels = [*{label.clips: label for label in file.labels if label.answer != SKIP}.values()]
     clips = [clip for side in zip(*(label.clips for label in labels), strict=True) for clip in side]
     device = next(model.parameters()).device
     values = torch.tensor([model.values[label.answer] for label in labels], device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -121,7 +122,7 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
     "human.fraction = {c.human_fraction:g}, replay.sequential = True: whole episodes are read in order. Set only one.":
         lambda c: c.human_fraction and c.replay.sequential,
     "reward = '{c.reward}': expected preferences:FILE or success:FILE.":
-        lambda c: c.reward and not c.reward.startswith(("preferences:", "success:")),
+        lambda c: c.reward and not re.match("(preferences|success):.", c.reward),
     "reward = {c.reward}: {c.name} does not replay rewards. sac, td3, dqn, cql and iql do.":
         lambda c: c.reward and (c.algo.on_policy or not c.algo.needs_rewards(collected=not c.offline)),
     "reward = {c.reward}, but human.intervention_reward or replay.hindsight computes rewards too. Set only one.":

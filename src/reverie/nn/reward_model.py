@@ -26,9 +26,12 @@ from reverie.objectives.td import obs_before
 MEMBERS, UNITS, BATCH, UPDATES, LEARNING_RATE = 5, (64, 64), 64, 600, 1e-3
 """Networks, units of their hidden layers, answers in a batch, updates of each network, learning rate of Adam."""
 MIN_ANSWERS: dict[str, int] = {"preferences": 20, "success": 20, "failure": 10}
-"""Fewest answers to learn from. Each is held out once, so a precision is measured by that many successes."""
+"""Fewest answers to learn from. Each is held out once."""
 MIN_PRECISION = 0.98
 """Smallest fraction of successes among held-out rows above the threshold."""
+
+MIN_ABOVE = 10
+"""Fewest held-out rows above the threshold: with fewer, chance reaches that precision."""
 
 ScoreFn = Callable[[nn.Module, Tensor], Tensor]
 """Scores ``[m]`` of the answers with these numbers ``[m]``, by one of the networks."""
@@ -131,6 +134,8 @@ class PreferenceReward(RewardModel):
             self.std, self.mean = torch.std_mean(self(obs, action).tanh().mean(0))
         values = values.cpu()
         is_right = ((differences > 0) == (values > 0.5))[values != 0.5]
+        if not len(is_right):
+            raise DataError("preferences: all answers are ties. Prefer some clips.")
         share = Share(int(is_right.sum()), len(is_right))
         self.report: str = (
             f"{count_noun(n, 'preference')}, of which networks that were not fitted to them predict {share}"
@@ -206,9 +211,10 @@ def _choose_threshold(probs: Tensor, is_success: Tensor) -> tuple[float, Share]:
     probs, order = probs.sort(descending=True)
     right, total = is_success[order].cumsum(0), torch.arange(1, len(probs) + 1)
     is_new = F.pad(probs[1:] < probs[:-1], (0, 1), value=True)  # equal ones are above together
-    precise = torch.nonzero((right >= MIN_PRECISION * total) & is_new & is_success[order]).flatten()
+    is_enough = is_new & (total >= MIN_ABOVE)
+    precise = torch.nonzero((right >= MIN_PRECISION * total) & is_enough & is_success[order]).flatten()
     if not len(precise):
-        best = float((right / total)[is_new].max())
+        best = float((right / total)[is_enough].max())
         raise DataError(
             f"at most {best:.0%} of the held-out rows that look like successes are: expected {MIN_PRECISION:.0%}. "
             "Label more rows, above all failures that look like successes."

@@ -114,11 +114,11 @@ class PageChannel:
             logger.info("the page that held the environment is gone: the policy acts")
         return None if flat is None else ExecutedActions.from_person(action, flat)
 
-    def judge(self, step: Step) -> float | None:
-        """Return the reward of a marked success, 0 of a failure; None: nothing is marked."""
+    def judge(self, step: Step) -> tuple[bool, float] | None:
+        """Return whether success is marked, and its reward, 0 of a failure; None: nothing is marked."""
         with self._changed:
             mark, self._mark = self._mark, None
-        return None if mark is None or step.is_first[0] else self.success_reward * mark
+        return None if mark is None or step.is_first[0] else (mark, self.success_reward * mark)
 
     def _draw(self, step: Step) -> None:
         """Record the newest row, and draw it for the pages: while the policy acts, only some rows."""

@@ -33,7 +33,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, has_players
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
 from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
-from reverie.run.takeovers import ActionChannel, TakeoverCounter
+from reverie.run.takeovers import SUCCESS, ActionChannel, TakeoverCounter
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
@@ -114,8 +114,8 @@ class EnvCollector:
                 if (executed_actions := self.env.executed_actions) is not None:
                     self._num_filtered = self._num_filtered + executed_actions.count_filtered()
                     self._correct(executed_actions)
-                if self.person is not None and (bonus := self.person.judge(self._step)) is not None:
-                    self._end_episode(self._step, bonus)
+                if self.person is not None and (judgment := self.person.judge(self._step)) is not None:
+                    self._end_episode(self._step, *judgment)
                 if self._tags is not None or self.takeovers.is_open:
                     self.takeovers.add(self._tags)
                     self._tags = None
@@ -137,7 +137,7 @@ class EnvCollector:
         self.sink.correct(action, self._tags)
         self.state = self.policy.override(self.state, action)
 
-    def _end_episode(self, step: Step, bonus: float) -> None:
+    def _end_episode(self, step: Step, is_success: bool, bonus: float) -> None:
         """End the episode of environment 0 with the rows ``step``, by a person's judgment that adds ``bonus``."""
         step = step if step.is_last[0] else self.env.truncate(step, [0])
         reward, is_terminal, self._rewards = step.reward.clone(), step.is_terminal.clone(), self._rewards.copy()
@@ -145,7 +145,8 @@ class EnvCollector:
         self._rewards[0] += bonus
         is_terminal[0] = True
         self._step = replace(step, reward=reward, is_terminal=is_terminal)
-        self._logged = dict(self.env.episode_info)
+        logged = self.env.episode_info
+        self._logged = {**logged, 0: {**logged.get(0, {}), SUCCESS: float(is_success)}}
 
     def settle(self) -> None:
         """Wait for the pending rows, which can change the actions of the newest stored rows; without an error."""

@@ -12,7 +12,7 @@ from reverie.core import wall_clock
 from reverie.core.protocols import Env
 from reverie.core.types import ExecutedActions, State, Step
 
-_SUCCESS = "success_rate"
+SUCCESS = "success_rate"
 """Name of the success of an episode among its logged values."""
 
 
@@ -22,8 +22,11 @@ class ActionChannel(Protocol):
     def connect(self, env: Env, stop: Callable[[], bool]) -> None:
         """Read the actions of ``env``. No wait goes on once ``stop()`` is true."""
 
-    def judge(self, step: Step) -> float | None:
-        """Return what to add to the reward of ``step``, with which a person ends the episode; None: it goes on."""
+    def judge(self, step: Step) -> tuple[bool, float] | None:
+        """Return whether the episode that a person ends with ``step`` succeeds, and what to add to its reward.
+
+        None: it goes on.
+        """
 
     def choose(self, step: Step, action: Tensor) -> ExecutedActions | None:
         """Return the actions to take instead of the policy's ``action`` ``[N, A]`` on ``step``; None: take those."""
@@ -70,9 +73,9 @@ class TakeoverCounter:
         """
         entries = dict(logged)
         for number in numbers:
-            if _SUCCESS in (entry := entries.get(number, {})):
-                name = f"{_SUCCESS}_{'assisted' if self._assisted[number] else 'alone'}"
-                entries[number] = {**entry, name: entry[_SUCCESS]}
+            if SUCCESS in (entry := entries.get(number, {})):
+                name = f"{SUCCESS}_{'assisted' if self._assisted[number] else 'alone'}"
+                entries[number] = {**entry, name: entry[SUCCESS]}
             self._assisted[number] = False
         return entries
 

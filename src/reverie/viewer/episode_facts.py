@@ -211,7 +211,8 @@ def _look(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
         inputs, [step.action for step in steps[1:]], [step.reward for step in steps[1:]],
         terminal=episode.is_terminal, action_masks=masks,
     )  # fmt: skip
-    return EpisodeLook(pictures, batch, *_ask_critic(agent, batch, episode.is_terminal))
+    with seeded_rng(episode.seed):  # the latents of a world model are samples
+        return EpisodeLook(pictures, batch, *_ask_critic(agent, batch, episode.is_terminal))
 
 
 def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str, np.ndarray], int | None, float, bool]:

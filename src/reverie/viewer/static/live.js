@@ -94,6 +94,10 @@ class Live {
     const named = { take: "Space", success: "s", failure: "f", pause: "p", keys: "?" };
     for (const [id, key] of Object.entries(named)) $(`#${id}`).onclick = () => this.commands[key][1]();
     $("#pace").onchange = () => this.send("pace", { hz: +$("#pace").value });
+    // What a pointer has pressed keeps no focus, since its keys would be those of the button or slider.
+    const focus = () => $("#stage").focus({ preventScroll: true });
+    document.addEventListener("click", ({ detail, target }) => detail && target.closest("main button, main input") && !$("#help").open && focus());
+    $("#help").onclose = focus;
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("keyup", (event) => this.hands.about && this.hands.release(nameKey(event)));
     window.addEventListener("blur", () => this.hands.about && this.hands.release());
@@ -134,7 +138,7 @@ class Live {
 
   // Takes a new row, or another state of the run; the next one comes after this is drawn.
   take(row) {
-    const key = [row.owner, row.paused, row.closed, row.hz].join();
+    const key = [row.owner, row.paused, row.closed, row.hz, row.episode].join();
     if (key !== this.key) this.say(describe(row));
     if (row.owner === "you" && !this.mine) $("#stage").focus({ preventScroll: true });
     if (row.owner !== "you") this.hands.held?.clear();
