@@ -125,7 +125,10 @@ class Live {
       for (const [id, key] of Object.entries({ take: "Space", success: "s", failure: "f", pause: "p" }))
         if (this.hands.keys.has(key)) $(`#${id} kbd`).textContent = `⇧ ${$(`#${id} kbd`).textContent}`;
     }
-    if (refused || ANSWERS[done]) this.say(refused ? `Not possible: ${refused}` : ANSWERS[done]);
+    if (!refused && !ANSWERS[done]) return;
+    this.say(refused ? `Not possible: ${refused}` : ANSWERS[done]);
+    clearTimeout(this.answered);
+    this.answered = setTimeout(() => this.row && this.say(describe(this.row)), 2500);
   }
 
   // The line of the status changes at most once a second.
@@ -138,7 +141,7 @@ class Live {
 
   // Takes a new row, or another state of the run; the next one comes after this is drawn.
   take(row) {
-    const key = [row.owner, row.paused, row.closed, row.hz, row.episode].join();
+    const key = [row.owner, row.paused, row.closed, row.hz].join();
     if (key !== this.key) this.say(describe(row));
     if (row.owner === "you" && !this.mine) $("#stage").focus({ preventScroll: true });
     if (row.owner !== "you") this.hands.held?.clear();
