@@ -49,7 +49,9 @@ class LabelFile:
         """Read a file; DataError if it is none, or has labels of another ``kind``."""
         try:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            labels = [Label(tuple((index(i), index(j)) for i, j in line["clips"]), line["answer"]) for line in lines]
+            labels = [
+                Label(tuple((index(i), index(j)) for i, j in line["clips"]), str(line["answer"])) for line in lines
+            ]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])
             file = cls(path, str(head["kind"]), data, fingerprint, index(head["steps"]), labels)
             is_pair = file.kind == "preferences"
@@ -122,15 +124,15 @@ class IndexedRows:
 
     def read(self, numbers: np.ndarray) -> Rows:
         """Return the rows ``[n, T, ...]`` by column as learners see them, by their ``numbers`` ``[n, T]``."""
-        wanted, inverse = np.unique(numbers, return_inverse=True)
-        chunks = [*self._read_sorted(wanted)]
+        ascending, inverse = np.unique(numbers, return_inverse=True)
+        chunks = [*self._read_sorted(ascending)]
         columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
         return {name: values[inverse.reshape(numbers.shape)] for name, values in columns.items()}
 
-    def _read_sorted(self, wanted: np.ndarray) -> Iterator[Rows]:
+    def _read_sorted(self, numbers: np.ndarray) -> Iterator[Rows]:
         first = 0
         for part in self.recorded.parts() if self._rows is None else self._rows:
             stop = first + len(part["is_first"])
-            here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, stop)] - first
-            yield {name: values[here] for name, values in part.items()}
+            in_part = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, stop)] - first
+            yield {name: values[in_part] for name, values in part.items()}
             first = stop

@@ -53,9 +53,9 @@ class LabelSession:
 
     def propose(self) -> Clips:
         """Return the clips to ask about, others than before as far as there are some."""
-        asked = {label.clips for label in self.file.labels}
+        questions = {label.clips for label in self.file.labels}
         proposals = (self._propose() for _ in range(MAX_TRIES))
-        return next((clips for clips in proposals if clips not in asked), self._propose())
+        return next((clips for clips in proposals if clips not in questions), self._propose())
 
     def _propose(self) -> Clips:
         if self.file.kind == "preferences":

@@ -102,9 +102,9 @@ def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows) -> None:
 
     Of several answers about the same clips, the newest counts: a held-out answer is about others than the fitted ones.
     """
-    if unknown := {label.answer for label in file.labels} - {*model.values, SKIP}:
-        known = ", ".join((*model.values, SKIP))
-        raise DataError(f"{file.path}: answer {min(map(str, unknown))!r}: expected {known}. Correct the file.")
+    answers = (*model.values, SKIP)
+    if unknown := {label.answer for label in file.labels} - {*answers}:
+        raise DataError(f"{file.path}: answer {min(unknown)!r}: expected {', '.join(answers)}. Correct the file.")
     labels = [*{label.clips: label for label in file.labels if label.answer != SKIP}.values()]
     clips = [clip for side in zip(*(label.clips for label in labels), strict=True) for clip in side]
     device = next(model.parameters()).device

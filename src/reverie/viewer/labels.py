@@ -51,9 +51,9 @@ def _describe_question(session: LabelSession, clips: Clips) -> tuple[dict[str, A
     """Return the numbers and pictures of ``clips``, and the number of each answer so far."""
     rows = session.rows.read(session.rows.find(clips, session.file.steps))
     spec = session.recorded.obs_spec
-    shown = {key: rows[f"obs/{key}"] for key, part in spec.items() if part.kind in ("vector", "categorical")}
-    shown |= {"action": rows["action"]} if session.file.steps else {}
-    series = [_list_series({key: x[i] for key, x in shown.items()}) for i in range(len(clips))]
+    columns = {key: rows[f"obs/{key}"] for key, part in spec.items() if part.kind in ("vector", "categorical")}
+    columns |= {"action": rows["action"]} if session.file.steps else {}
+    series = [_list_series({key: x[i] for key, x in columns.items()}) for i in range(len(clips))]
     head = {"kind": session.file.kind, "counts": session.count(), "clips": clips, "series": series}
     image = next((key for key, part in spec.items() if part.kind == "image"), None)
     if image is None:

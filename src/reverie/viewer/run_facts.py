@@ -363,7 +363,7 @@ def draw_film(agent: Agent, dreams: Sequence[FilmedDream], frames: int) -> dict[
     episodes, entries = list[dict[str, Any]](), list[dict[str, Any]]()
     with contextlib.suppress(ConfigError), open_renderer_or_image(agent, names, SIDE) as draw:
         for before, dream in zip([None, *dreams], dreams, strict=False):
-            strips = [other.strip for other in dreams if other.episode is dream.episode]
+            strips = [x.strip for x in dreams if x.episode is dream.episode]
             rows = _rows_of_film(strips[-1], dream.episode.shape[1], frames)
             sides = [{key: dream.predicted[name] for key, name in names.items()}]
             if before is None or before.episode is not dream.episode:
