@@ -145,6 +145,14 @@ def test_labels_are_kept_and_undone_and_never_touch_the_data(walked, tmp_path):
     assert before == {file: file.read_bytes() for file in (walked / "replay").rglob("*") if file.is_file()}
 
 
+def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
+    first, second = (LabelSession(str(walked), tmp_path / "f", "preferences", 3) for _ in range(2))
+    first.add(first.propose(), "tie")
+    with pytest.raises(ConfigError, match="was changed by another process"):
+        second.add(second.propose(), "first")
+    assert [label.answer for label in LabelFile.read(tmp_path / "f", "preferences").labels] == ["tie"]
+
+
 def test_clips_have_all_their_rows_in_one_episode(walked, tmp_path):
     seen = []
     answer = lambda *clips: seen.extend(clips) or "skip"  # noqa: E731

@@ -17,7 +17,7 @@ import reverie
 from browser import launched_browser, playwright, violations
 from reverie.agent.dream_strip import make_value_strip
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import ObsPart
 from reverie.core.statistics import RESAMPLES, Share, estimate_interval, interval, iqm
@@ -112,6 +112,8 @@ def test_its_facts_are_those_of_the_run(trained, page):
     facts = page.facts
     again = reverie.report(agent, out=page.path.with_suffix(".json"), episodes=12, dreams=0, frames=0)
     assert json.loads(again.path.read_text())["score"] == facts["score"]
+    looks = [look_again(agent, next(iter(pick_episodes(play_episodes(agent, 2)).values())), 0) for _ in range(2)]
+    np.testing.assert_array_equal(*(look.lines["critic"] for look in looks))  # latents are drawn with a seed
     assert facts["score"]["value"] == pytest.approx(np.mean([episode["return"] for episode in facts["episodes"]]))
     env, episode = gymnasium.make("CartPole-v1"), facts["episodes"][3]
     with seeded_rng(episode["seed"]):
@@ -134,6 +136,13 @@ def test_its_facts_are_those_of_the_run(trained, page):
     assert facts["snapshots"] == [
         [step, {"right": round(6 * x), "total": 6, "interval": ANY}] for step, x in zip(steps, fractions, strict=True)
     ]
+
+
+def test_an_agent_without_masks_refuses_one(trained):
+    """It would be ignored."""
+    agent = reverie.load(trained)
+    with pytest.raises(DataError, match="action_mask: the agent was trained without masks"):
+        agent.act(np.zeros(4, np.float32), action_mask=np.array([0, 1]))
 
 
 def test_the_page_shows_them(page):
