@@ -399,7 +399,7 @@ def test_an_environment_of_ones_own_draws_as_before(monkeypatch):
     monkeypatch.setattr(type(env.unwrapped), "render", lambda inner: sizes.append(inner.tile_size) or draw(inner))
     episode = PlayedEpisode(0, [0.0] * 3, "cut by the report", None, False, None)
     assert len(look_again(agent, episode, 2).pictures) == 2
-    assert (sizes, env.unwrapped.tile_size) == ([18, 18], 32)
+    assert (sizes, env.unwrapped.tile_size) == ([13, 13], 32)
 
     def fail(inner):
         raise EnvError("no driver")

@@ -261,9 +261,12 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 # ---------------------------------------------------------------- episodes
 
 
-def make_live_env(agent: Agent, *, render: bool = False) -> Env:
-    """Make the agent's environment, with rewards as in training; rendered games begin without opening moves."""
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+def make_live_env(agent: Agent, episodes: int = 1, *, render: bool = False) -> Env:
+    """Make the agent's environment, with rewards as in training; rendered games begin without opening moves.
+
+    As in evaluations, there are ``eval_envs`` of them, but no more than ``episodes``.
+    """
+    config = agent.config.merge({"eval_episodes": episodes})
     if render:
         kwargs = {name: value for name, value in config.env.kwargs.items() if name != "opening_moves"}
         config = config.merge({"env": {"kwargs": kwargs}})
@@ -275,7 +278,7 @@ def open_played_episodes(
     agent: Agent, longest: int, mode: Mode, seed: int, policy: Policy[Any] | None = None, episodes: int = MAX_EPISODES
 ) -> Iterator[Episodes]:
     """Make the environment, to play up to ``episodes`` of at most ``longest`` rows with the agent's or any policy."""
-    env = make_live_env(agent)
+    env = make_live_env(agent, episodes)
     try:
         chosen = agent.algo.policy if policy is None else policy
         yield _iter_episodes(env, agent, chosen, longest, mode, seed, episodes), {"deterministic": mode == "eval"}
@@ -286,17 +289,25 @@ def open_played_episodes(
 def _iter_episodes(
     env: Env, agent: Agent, policy: Policy[Any], longest: int, mode: Mode, seed: int, episodes: int
 ) -> Iterator[Batch]:
-    for number in range(episodes):
-        step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
-        steps, actions = [step], list[Tensor]()
-        while len(steps) < longest and not step.is_last[0]:
+    for begun in range(0, episodes, env.num_envs):
+        step, state = env.reset(seed if begun == 0 else None), agent.initial_state(env.num_envs)
+        steps, actions, is_over = [step], list[Tensor](), step.is_last
+        while len(steps) < longest and not is_over.all():
             action, step, state = take_turn(env, policy, step, state, mode)
             actions.append(action)
             steps.append(step)
+            is_over = is_over | step.is_last
         actions.append(to_executed_action(policy.act(step, state, mode)[0], step))
         columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
         columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
-        yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
+        columns["action"] = torch.stack(actions, 1)  # [N, T, A]
+        for number in range(begun, min(begun + env.num_envs, episodes)):
+            row = number - begun
+            ends = columns["is_last"][row].nonzero()[:1, 0] + 1  # rows of further episodes follow
+            length = int(ends[0]) if len(ends) else len(steps)
+            yield Batch.from_columns(
+                {name: x[row : row + 1, :length] for name, x in columns.items()}, torch.tensor([number])
+            )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,6 +39,7 @@ INTERNAL_PREFIX = "inside/"
 """Name prefix of a world model's latents and values in :meth:`Algorithm.dream`, next to its predictions."""
 
 
+@functools.cache
 def prediction_name(key: str) -> str:
     """Return the name of an observation in :meth:`Algorithm.dream`: its key, with prefix ``obs/`` if the name is taken.
 

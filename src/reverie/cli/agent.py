@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption
 from reverie.core.errors import count_noun
 from reverie.core.terminal import show
+
+if TYPE_CHECKING:
+    from reverie.agent.agent import Agent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,15 @@ class RunOptions(TrustOption):
     """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+
+    def load_agent(self, env: Any) -> Agent:
+        """Load the agent to act in ``env``, and let PyTorch use the CPU threads of its training."""
+        from reverie.agent.loading import load
+        from reverie.core.hardware import use_threads
+
+        agent = load(self.run, env=env, checkpoint=self.checkpoint, device=self.device)
+        use_threads(agent.config.threads)
+        return agent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +70,10 @@ class EvalCommand(RunOptions, EnvOverride):
 
     def __call__(self) -> None:
         from reverie.agent.evaluating import evaluate_run, game_label
-        from reverie.agent.loading import load, load_opponent
+        from reverie.agent.loading import load_opponent
         from reverie.agent.player import actions_label
 
-        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        agent = self.load_agent(self.env)
         opponent = None if self.opponent is None else load_opponent(self.opponent, self.device)
         print_kernel_problem(agent.algo.device.type)
         report = evaluate_run(
@@ -119,11 +131,10 @@ class ReachCommand(RunOptions, EnvOverride):
     """File (.png or .svg) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
-        from reverie.agent.loading import load
         from reverie.agent.reaching import reach_and_film, read_goal
         from reverie.viewer.goals import check_plan_strip, write_plan_strip
 
-        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        agent = self.load_agent(self.env)
         if self.strip is not None:
             check_plan_strip(agent, self.strip)
         goal = read_goal(agent, self.goal)
@@ -160,9 +171,8 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
     def __call__(self) -> None:
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
-        from reverie.agent.loading import load
 
-        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        agent = self.load_agent(self.env)
         print_kernel_problem(agent.algo.device.type)
         if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
             from reverie.viewer.export import write_episode_strip
@@ -254,10 +264,9 @@ class ExportCommand(RunOptions, EnvOverride):
     """Number of calls with random observations in which the file is compared with the agent."""
 
     def __call__(self) -> None:
-        from reverie.agent.loading import load
         from reverie.viewer.publish import export
 
-        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        agent = self.load_agent(self.env)
         names = ("format", "batch", "steps", "numbers", "world")
         done = export(agent, self.out, **{name: getattr(self, name) for name in names})
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
@@ -282,7 +291,7 @@ class ReportCommand(EnvOverride, TrustOption):
     """The page; the numbers alone if it ends in .json. None: report.html, in the folder of a single run."""
     episodes: int = 20
     """New episodes of the agent. 0: only what the run has logged."""
-    dreams: int = 100
+    dreams: int = 60
     """Dreams of a world model to judge, for each snapshot. 0: none."""
     frames: int = 8
     """Pictures of each shown episode. 0: none."""

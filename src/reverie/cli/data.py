@@ -193,12 +193,11 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
     """Play episodes with an agent, or with a policy of yours (--policy), and record them."""
 
     def __call__(self) -> None:
-        from reverie.agent.loading import load
         from reverie.agent.recording import record_agent
         from reverie.datasets.output import check_target
 
         check_target(self.target, self.format)
-        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        agent = self.load_agent(self.env)
         print_written(record_agent(agent, self.target, self, self.format), [])
 
 

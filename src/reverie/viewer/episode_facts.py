@@ -34,7 +34,7 @@ from reverie.viewer.findings import format_number
 from reverie.viewer.goals import is_goal_agent
 from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values, value_discount
 
-SIDE, SHOWN = 128, 3
+SIDE, SHOWN = 96, 3
 """Size of a picture, and worst episodes that are shown."""
 MAX_LOOK = 1000
 """Rows of an episode of which the values are shown."""

@@ -22,6 +22,7 @@ from reverie.agent.world_model_inspector import require_world_model
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
+from reverie.core.hardware import threads_in_use
 from reverie.core.logger import logger
 from reverie.core.statistics import IntervalEstimate, Share
 from reverie.core.types import Batch
@@ -44,7 +45,7 @@ from reverie.viewer.walk import Walk, has_world, make_walk
 from reverie.viewer.what_if import make_what_if
 
 Program = Literal["auto", "none", "float16", "int8"]
-EPISODES, DREAMS, FRAMES, MAX_BYTES = 20, 100, 8, 3_000_000
+EPISODES, DREAMS, FRAMES, MAX_BYTES = 20, 60, 8, 3_000_000
 """Defaults: episodes to play, dreams to judge, pictures of each shown episode, and size of a page."""
 COMPARED = 4 * ROWS
 """Calls in which the program of a page is compared with the agent."""
@@ -244,7 +245,13 @@ def _megabytes(size: float) -> str:
 # ---------------------------------------------------------------- one run
 
 
-def _describe_run(
+def _describe_run(run: Agent | Path, *options: Any) -> Content:
+    """Return what the page of a run shows; PyTorch uses the CPU threads of its training."""
+    with threads_in_use(run.config.threads if isinstance(run, Agent) else 0):
+        return _describe(run, *options)
+
+
+def _describe(
     run: Agent | Path, episodes: int, dreams: int, frames: int, program: Program, max_bytes: float, location: str = ""
 ) -> Content:
     agent = run if isinstance(run, Agent) else None
