@@ -236,7 +236,7 @@ class RunLifecycle:
             self.folder.snapshots, experiment.algo, self.clock, experiment.schedule.dream_snapshots
         )
 
-        takeovers, was_open = self.takeovers, False
+        was_open = False
 
         def end_turn() -> bool:
             """Save a snapshot if one is due; return whether a person has given back, and nothing was saved for long."""
