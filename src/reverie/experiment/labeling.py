@@ -21,7 +21,7 @@ from reverie.datasets.dataset import open_recorded
 from reverie.datasets.labels import SKIP, WRONG, IndexedRows, Label, LabelFile
 from reverie.experiment.learned_reward import LearnedReward, fit_labels, is_fit_due, to_batch
 from reverie.experiment.rules import absolute_path
-from reverie.nn.reward_model import REWARD_MODELS, ImpreciseError, RewardModel, SuccessReward
+from reverie.nn.reward_model import MEMBERS, REWARD_MODELS, ImpreciseError, RewardModel, SuccessReward
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.storage import Storage
 
@@ -97,7 +97,7 @@ class LabelSession:
         if is_fit_due(self._number, len(self.file.labels)):
             with contextlib.ExitStack() as stack, init_context(self.seed), contextlib.suppress(DataError):  # too few
                 model, rows = REWARD_MODELS[self.file.kind](self.obs_spec, self.recorded.action_spec), self.rows
-                model.updates = QUICK_UPDATES
+                model.updates, model.min_answers = QUICK_UPDATES, dict.fromkeys(model.min_answers, MEMBERS)
                 if self.grows and self.file.data:
                     labeled = stack.enter_context(contextlib.closing(open_recorded(DatasetConfig(path=self.file.data))))
                     self.file.check(rows := IndexedRows(labeled))

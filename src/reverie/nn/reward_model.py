@@ -6,7 +6,7 @@ Rewards are computed when batches are sampled. Stored rows keep the environment'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -53,6 +53,8 @@ class RewardModel(nn.Module, ABC):
     """How well held-out answers are predicted."""
     updates: int = UPDATES
     """Updates of each network."""
+    min_answers: Mapping[str, int] = MIN_ANSWERS
+    """Fewest answers for a fit, by their names."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
         super().__init__()
@@ -114,6 +116,12 @@ class RewardModel(nn.Module, ABC):
                 heldout_scores[heldout] = score(member, heldout).cpu()
         return heldout_scores
 
+    def _check_number(self, name: str, number: int) -> None:
+        """Raise DataError if there are too few answers ``name``."""
+        if number < (expected := self.min_answers[name]):
+            advice = f"Give {expected - number} more."
+            raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. {advice}")
+
     def _fit_normalizer(self, obs: Obs) -> None:
         if self.normalizer is not None:
             self.normalizer.fit({key: obs[key].flatten(0, 1) for key in self.normalizer.keys})
@@ -137,7 +145,7 @@ class PreferenceReward(RewardModel):
         self.register_buffer("std", torch.ones(()))
 
     def fit(self, clips: Batch, values: Tensor, is_chosen: Tensor) -> None:
-        _check_number("preferences", n := len(values))
+        self._check_number("preferences", n := len(values))
         obs, action = obs_before(clips.obs), clips.action[:, :-1]
         self._fit_normalizer(obs)
 
@@ -195,7 +203,7 @@ class SuccessReward(RewardModel):
         is_success = values.cpu() == 1
         groups = [torch.nonzero(is_success == kind).flatten() for kind in (True, False)]
         for name, group in zip(self.values, groups, strict=True):
-            _check_number(name, len(group))
+            self._check_number(name, len(group))
         self._fit_normalizer(clips.obs)
 
         def compute_logits(member: nn.Module, chosen: Tensor) -> Tensor:
@@ -227,12 +235,6 @@ class SuccessReward(RewardModel):
         is_success = is_above & (follows | batch.is_terminal)
         ends = {name: getattr(batch, name) | is_success for name in ("is_last", "is_terminal")}
         return replace(batch, reward=is_success.float(), **ends)
-
-
-def _check_number(name: str, number: int) -> None:
-    """Raise DataError if there are too few answers ``name``."""
-    if number < (expected := MIN_ANSWERS[name]):
-        raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. Give {expected - number} more.")
 
 
 def _choose_threshold(probs: Tensor, is_success: Tensor) -> tuple[float, Share]:
