@@ -41,7 +41,7 @@ from reverie.experiment.labeling import LabelSession
 from reverie.experiment.learned_reward import fit_labels, to_batch
 from reverie.nn.reward_model import REWARD_MODELS, RewardModel
 
-STEPS, PAIRS, UPDATES, MAX_ERROR = 25, 2000, 500, 0.3
+STEPS, PAIRS, UPDATES, MAX_ERROR = 25, 2000, 1200, 0.3
 
 
 class Controllers:
