@@ -15,6 +15,10 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +27,7 @@ import console_picture
 import strips
 
 import reverie
+from reverie.viewer.runs import find_live_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, IMAGES = ROOT / "src" / "reverie", ROOT / "docs" / "images"
@@ -43,9 +48,7 @@ def draw_viewer(run: Path) -> None:
 
     server = reverie.view(run)
     with sync_playwright() as started:
-        browser = started.chromium.launch(
-            executable_path=next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
-        )
+        browser = started.chromium.launch(executable_path=find_chromium())
         for name, scheme in (("look.png", "light"), ("look_dark.png", "dark")):
             page = browser.new_page(
                 viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme, reduced_motion="reduce"
@@ -68,6 +71,43 @@ def draw_viewer(run: Path) -> None:
             page.close()
         browser.close()
     server.close()
+
+
+def draw_live(_: Path) -> None:
+    """Take a picture of the page of a run in each theme, while a person acts in the two rooms."""
+    from playwright.sync_api import sync_playwright
+
+    settings = ["--preset", "hil", "--human", "page", "--steps", "100_000"]
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
+        run = Path(folder) / "run"
+        command = [sys.executable, "-m", "reverie", "train", "sac", "--env", "helped:Rooms-v0", "--run", str(run)]
+        process = subprocess.Popen([*command, *settings], cwd=ROOT / "examples", stdout=subprocess.DEVNULL)
+        try:
+            while not (run / "live.json").exists() and process.poll() is None:
+                time.sleep(0.5)
+            browser = started.chromium.launch(executable_path=find_chromium())
+            for name, scheme in (("live.png", "light"), ("live_dark.png", "dark")):
+                page = browser.new_page(
+                    viewport={"width": 900, "height": 760}, color_scheme=scheme, reduced_motion="reduce"
+                )
+                page.goto(next(iter(find_live_pages(run).values())))
+                page.locator("#stage canvas").wait_for()
+                page.keyboard.press("Space")
+                page.locator("#status", has_text="You act").wait_for()
+                page.keyboard.down("ArrowRight")
+                page.keyboard.down("ArrowUp")
+                page.wait_for_timeout(3000)  # some rows of the person in the ribbon
+                page.screenshot(path=IMAGES / name)
+                page.close()
+            browser.close()
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def find_chromium() -> str | None:
+    """Return the browser that is installed; None: Playwright's."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def draw_console(_: Path) -> None:
@@ -95,8 +135,10 @@ STEP = (
     "viewer/static/step.* viewer/static/walk.*"
 )
 STRIP = "agent/dream_strip.py log/strip.py log/strip_figure.py"
+LIVE = "dom.js hands.js link.js live.* style.css"
 PICTURES = {
     "look.png": Picture(draw_viewer, "rooms", " ".join(f"viewer/static/{file}" for file in PAGE.split())),
+    "live.png": Picture(draw_live, "", " ".join(f"viewer/static/{file}" for file in LIVE.split())),
     "step.html": Picture(strips.write_page, "rooms", STEP),
     "strip_rooms.svg": Picture(strips.draw_rooms, "rooms", STRIP),
     "strip_pendulum.svg": Picture(strips.draw_pendulum, "pendulum", STRIP),

@@ -267,7 +267,8 @@ def train_config(
                 user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
-            with outputs.open(experiment.clock, last_values) as opened_sinks, team.use_group(), serve_page():
+            opened = outputs.open(experiment.clock, last_values)
+            with opened as opened_sinks, team.use_group(), serve_page(_find_questions(experiment, config.seed)):
                 yield opened_sinks
 
         if team.rank:
@@ -275,6 +276,16 @@ def train_config(
         result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
+
+
+def _find_questions(experiment: Any, seed: int) -> Any:
+    """Return the questions about the rows of ``experiment`` that a page asks while it learns; None: it asks none."""
+    reward = getattr(experiment, "learned_reward", None)
+    if reward is None or not reward.is_asking:
+        return None
+    from reverie.experiment.labeling import LiveSession
+
+    return LiveSession(experiment.replay, experiment.obs_spec, reward, seed)
 
 
 @contextlib.contextmanager

@@ -130,6 +130,35 @@ def test_the_seconds_of_a_person_are_those_from_their_rows_to_the_next(monkeypat
     assert (resumed.seconds, resumed.pop_metrics(4)["human/seconds"]) == (3, 3)  # the pause between does not count
 
 
+class Slow(Helped):
+    """Each step takes some seconds."""
+
+    def __init__(self, clock, seconds):
+        super().__init__("never")
+        self.clock, self.seconds = clock, seconds
+
+    def step(self, action):
+        self.clock[0] += self.seconds
+        return super().step(action)
+
+
+def test_evaluations_are_none_of_a_persons_seconds(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(wall_clock, "monotonic", lambda: clock[0])
+    script, seconds = reverie.Person(lambda obs, action: ACTIONS["box"]), []
+
+    class Watch(reverie.Callback):
+        def on_log(self, run, entry):
+            seconds.append(entry["human/seconds"])
+
+    reverie.train(
+        "sac", functools.partial(Slow, clock, 1.0), eval_env=functools.partial(Slow, clock, 100.0), steps=20,
+        learning_starts=19, eval_episodes=1, console=False, human=script, callbacks=[Watch()], run=tmp_path / "run",
+        **{"schedule.eval_every": 7, "schedule.log_every": 20},
+    )  # fmt: skip
+    assert seconds[-1] == 15  # four of each episode, as the reset takes none, but for the newest
+
+
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, [10, 20, 40]), (1e6, [40])])
 def test_what_a_person_did_is_saved_once_they_give_back(seconds, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "HAND_BACK_SECONDS", seconds)

@@ -95,18 +95,25 @@ def test_a_person_compares_clips_by_keys_alone(ask, tmp_path):
     expect(page.locator("#clips figure")).to_have_count(2)
     expect(page.locator("#clips .frame canvas").first).to_be_visible()
     first = page.locator("#clips").inner_text()
-    counts = {"first": 0, "second": 0, "tie": 0, "skip": 0}
-    for key, answer in (("ArrowLeft", "first"), ("ArrowRight", "second"), ("ArrowUp", "tie"), ("ArrowDown", "skip")):
+    counts = {"first": 0, "second": 0, "tie": 0, "skip": 0, "wrong": 0}
+    for key, answer in (
+        ("ArrowLeft", "first"),
+        ("ArrowRight", "second"),
+        ("ArrowUp", "tie"),
+        ("ArrowDown", "skip"),
+        ("w", "wrong"),
+    ):
         page.keyboard.press(key)
         counts[answer] += 1
         counted(page, " · ".join(f"{name}: {count}" for name, count in counts.items()))
     assert page.locator("#clips").inner_text() != first
     page.keyboard.press("Backspace")
-    counted(page, "first: 1 · second: 1 · tie: 1 · skip: 0")
+    page.keyboard.press("Backspace")
+    counted(page, "first: 1 · second: 1 · tie: 1 · skip: 0 · wrong: 0")
     page.keyboard.press("x")  # no answer
     page.keyboard.press("Control+ArrowLeft")
     page.get_by_role("button", name="Equal").click()
-    counted(page, "first: 1 · second: 1 · tie: 2 · skip: 0")
+    counted(page, "first: 1 · second: 1 · tie: 2 · skip: 0 · wrong: 0")
     assert read_answers(tmp_path, "preferences") == ["first", "second", "tie", "tie"]
 
 

@@ -364,6 +364,39 @@ def test_a_run_serves_its_page_until_it_ends(tmp_path, capsys, said):
     assert "no process with a page" in capsys.readouterr().err
 
 
+class Teacher(Callback):
+    """Prefers the first of each pair, in the page that the run's page links to."""
+
+    def on_start(self, run):
+        page = Talk(find_live_pages(run.folder)["."])
+        self.questions = page.read()["about"]["questions"]
+        self.thread = threading.Thread(target=self.act, daemon=True)
+        self.thread.start()
+
+    def act(self):
+        talk = Talk(self.questions.replace("labels.html", "live.html"))
+        for _ in range(20):
+            self.asked = talk.read(rows=True)
+            talk.socket.send("first")
+
+    def on_log(self, run, entry):
+        if run.env_steps >= 300:
+            self.thread.join()
+
+
+def test_a_run_with_a_page_asks_about_its_rows(tmp_path, said):
+    teacher, labels = Teacher(), tmp_path / "labels"
+    settings = {"algo.batch_size": 4, "algo.networks.units": (4,), "console": False, "tensorboard": False}
+    reverie.train(
+        "sac", "Pendulum-v1", preset="hil", steps=400, learning_starts=5, eval_episodes=0, human="page",
+        reward=f"preferences:{labels}", run=tmp_path / "run", callbacks=[teacher], **settings,
+        **{"schedule.log_every": 100},
+    )  # fmt: skip
+    assert teacher.asked["names"][0].startswith("environment 0, row ")
+    assert len(labels.read_text().splitlines()) == 21
+    assert any("reward: 20 preferences" in line for line in said)
+
+
 def test_a_page_whose_process_is_gone_is_not_shown(tmp_path, capsys):
     for name, pid in (("a", os.getpid()), ("b", 2**22 + 1)):
         (tmp_path / name).mkdir()

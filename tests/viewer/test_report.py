@@ -247,6 +247,22 @@ def look_at(browser, path, width=390):
     return looked
 
 
+def test_the_help_of_a_person_is_measured_in_the_log(logged_run, tmp_path):
+    """30 steps in the second of ten entries, and 10 in the last one."""
+    run = logged_run(tmp_path / "run", [1.0] * 10, 2.0)
+    assert "person" not in reverie.report(run, out=tmp_path / "facts.json").facts
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for i, row in enumerate(rows[1:10]):
+        row |= {"human/steps": 40 if i == 8 else 30, "human/takeovers": 3, "human/seconds": 90.0}
+    rows[-1]["eval/success_rate"] = 0.8
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = reverie.report(run, out=tmp_path / "report.html")
+    expected = {"seconds": 90.0, "steps": 40, "takeovers": 3, "first": 0.0, "last": 0.1, "alone": 0.8}
+    assert page.facts["person"] == pytest.approx(expected)
+    (table,) = re.findall(r'"title":"The help of a person","table":(.*?\]\]\})', page.path.read_text("utf-8"))
+    assert [row[1] for row in json.loads(table)["rows"]] == ["1.5", "3, of 40 steps", "0%", "10%", "80%"]
+
+
 def test_the_data_of_an_offline_run_come_first(tmp_path):
     steps = np.arange(60)
     rewards = np.where(steps < 10, 3.0, 1.0)

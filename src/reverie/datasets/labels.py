@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -13,13 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from reverie.core.errors import DataError, count_noun
-from reverie.core.files import disk_errors_as_run_error, write_atomic
+from reverie.core.files import below, disk_errors_as_run_error, write_atomic
 from reverie.core.rows import Rows
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.replay.offline import crc32c
 
 SKIP = "skip"
 """The answer "I cannot tell"."""
+WRONG = "wrong"
+"""The answer about a pair of clips of which one looks wrong, as imagined ones can."""
 
 
 class Label(NamedTuple):
@@ -27,21 +31,28 @@ class Label(NamedTuple):
 
     clips: tuple[tuple[int, int], ...]
     answer: str
+    is_chosen: bool = False
+    """Whether a fit to earlier answers has chosen the question; otherwise it was a random one."""
+    copy: str = ""
+    """Name of the file that has the rows; "": the labeled dataset has them."""
 
 
 @dataclass
 class LabelFile:
-    """Labels of a dataset: a line of JSON about the data, and a line for each label."""
+    """Labels of a dataset: a line of JSON about the data, and a line for each label.
+
+    Rows of runs, which grow, are copied to a folder next to the file.
+    """
 
     path: Path
     kind: str
     """What was asked: ``preferences`` or ``success``."""
-    data: str
-    """The labeled dataset."""
-    fingerprint: str
-    """Checksum of the dataset: see :attr:`IndexedRows.fingerprint`."""
     steps: int
     """Actions of a clip, which has a row more."""
+    data: str = ""
+    """The labeled dataset; "" if all labeled rows are copied."""
+    fingerprint: str = ""
+    """Checksum of the dataset: see :attr:`IndexedRows.fingerprint`."""
     labels: list[Label] = field(default_factory=list)
 
     @classmethod
@@ -50,10 +61,14 @@ class LabelFile:
         try:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             labels = [
-                Label(tuple((index(i), index(j)) for i, j in line["clips"]), str(line["answer"])) for line in lines
+                Label(
+                    **line
+                    | {"clips": tuple((index(i), index(j)) for i, j in line["clips"]), "answer": str(line["answer"])}
+                )
+                for line in lines
             ]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])
-            file = cls(path, str(head["kind"]), data, fingerprint, index(head["steps"]), labels)
+            file = cls(path, str(head["kind"]), index(head["steps"]), data, fingerprint, labels)
             is_pair = file.kind == "preferences"
             if file.steps < is_pair or any(len(label.clips) != 1 + is_pair for label in labels):
                 raise ValueError("clips of no length, or another number of them for each answer")
@@ -72,6 +87,11 @@ class LabelFile:
             write_atomic(self.path, self._format())
 
     @property
+    def folder(self) -> Path:
+        """The folder of copied rows."""
+        return self.path.with_name(f"{self.path.name}.rows")
+
+    @property
     def checksum(self) -> str:
         """Checksum of the labels and of their data."""
         return hashlib.sha256(self._format().encode()).hexdigest()
@@ -81,9 +101,28 @@ class LabelFile:
         lines = [head, *(label._asdict() for label in self.labels)]
         return "".join(f"{json.dumps(line)}\n" for line in lines)
 
+    def write_copy(self, rows: Rows) -> str:
+        """Write the ``rows`` of clips ``[n, T, ...]``, as learners see them; return the name of the file."""
+        np.savez_compressed(content := io.BytesIO(), **rows)  # type: ignore[arg-type]
+        name = f"{hashlib.sha256(content.getvalue()).hexdigest()[:16]}.npz"
+        with disk_errors_as_run_error(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.folder / name, content.getvalue())
+        return name
+
+    def read_copy(self, name: str) -> Rows:
+        """Return the rows ``[n, T, ...]`` that ``write_copy`` has written; DataError if they cannot be read."""
+        try:
+            with np.load(below(self.folder, name), allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{self.folder / name}: {error}. Restore this file, or remove its line in {self.path}."
+            ) from None
+
     def check(self, rows: IndexedRows) -> None:
         """Raise DataError if ``rows`` are not those that were labeled."""
-        if self.fingerprint != rows.fingerprint:
+        if self.data and self.fingerprint != rows.fingerprint:
             raise DataError(
                 f"{self.path} has labels of {self.data}, with the checksum {self.fingerprint}, but "
                 f"{rows.recorded.label} has {rows.fingerprint}. Pass the labeled data, or label these in another file."

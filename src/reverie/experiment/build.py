@@ -320,7 +320,7 @@ def build(
             clock.longest_episode = offline.longest_episode
         if (config.heldout_data or offline.heldout) and rank == 0:
             rows = offline.heldout or read_heldout_data(config, algo, task, probed, run)
-            relabel = (lambda batch: batch) if learned_reward is None else learned_reward.model.relabel
+            relabel = (lambda batch: batch) if learned_reward is None else learned_reward.relabel
             heldout = make_heldout_metrics(config, algo, rows, relabel)
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
@@ -337,7 +337,7 @@ def build(
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
-        source=source if learned_reward is None else RelabeledSource(source, learned_reward.model),
+        source=source if learned_reward is None else RelabeledSource(source, learned_reward),
         learned_reward=learned_reward,
         schedule=config.schedule, log_episodes=config.log_episodes, score=config.score,
         stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,34 +17,88 @@ from reverie.algos.settings import init_context
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, Env
-from reverie.core.specs import spec_to_dict
+from reverie.core.rows import Rows
+from reverie.core.specs import ColumnSpec, spec_to_dict
 from reverie.core.types import Batch, State, Update
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded
 from reverie.datasets.dataset_env import check_same_meaning
-from reverie.datasets.labels import SKIP, IndexedRows, LabelFile
+from reverie.datasets.labels import SKIP, WRONG, IndexedRows, Label, LabelFile
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.environments import ProbedEnv, plays
 from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.offline import check_dataset_fits
-from reverie.nn.reward_model import REWARD_MODELS, RewardModel
+from reverie.nn.reward_model import REWARD_MODELS, ImpreciseError, RewardModel
+from reverie.replay.config import PERSON_PAGE
+
+FIRST_FIT = 20
+"""Labels at which a fit is tried first while a person labels rows."""
 
 
 class LearnedReward:
-    """A fitted model, and the labels that it was fitted to: a part of checkpoints."""
+    """A reward model, and the labels that it was fitted to: a part of checkpoints."""
 
-    def __init__(self, model: RewardModel, labels: str) -> None:
+    def __init__(self, path: Path, kind: str, model: RewardModel, fit: Callable[[LabelFile], RewardModel]) -> None:
+        """``model``: before the first fit. ``fit``: returns a model of the labels, or raises DataError."""
+        self.path = path
+        self.kind = kind
         self.model: RewardModel = model
-        self.labels: str = labels
+        self.fit = fit
+        self.labels: str = ""
+        """Checksum of the labels at the newest fit; "": there was none."""
+        self.number: int = 0
+        """Number of these labels."""
+        self.is_fitted: bool = False
+        """Whether a fit succeeded; otherwise all rewards are 0."""
+        self.is_asking: bool = False
+        """Whether a person labels rows while the run learns."""
+        self._stamp = (0, 0)  # of the file
+
+    def refresh(self) -> None:
+        """Fit to the file, if a person is asked and it has enough new labels since the newest fit."""
+        if not self.is_asking or not self.path.exists():
+            return
+        if (stamp := (self.path.stat().st_mtime_ns, self.path.stat().st_size)) == self._stamp:
+            return
+        self._stamp, file = stamp, LabelFile.read(self.path, self.kind)
+        if is_fit_due(self.number, len(file.labels)):
+            try:
+                self.fit_to(file)
+            except DataError as error:
+                logger.info(f"reward: {error}")
+
+    def fit_to(self, file: LabelFile) -> None:
+        """Fit to all labels of ``file``."""
+        try:
+            self.model, self.is_fitted = self.fit(file), True
+        except ImpreciseError:
+            self.labels, self.number = file.checksum, len(file.labels)
+            raise
+        self.labels, self.number = file.checksum, len(file.labels)
+        wrong = sum(label.answer == WRONG for label in file.labels)
+        logger.info(f"reward: {self.model.report}" + f"; {wrong} of {len(file.labels)} look wrong" * (wrong > 0))
+
+    def relabel(self, batch: Batch) -> Batch:
+        """Return ``batch`` with the learned rewards."""
+        return self.model.relabel(batch) if self.is_fitted else replace(batch, reward=torch.zeros_like(batch.reward))
 
     def state_dict(self) -> State:
         """Return the labels, and the weights."""
-        return {"labels": self.labels, "model": self.model.state_dict()}
+        names = ("labels", "number", "is_fitted")
+        return {name: getattr(self, name) for name in names} | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the weights, if they were fitted to the same labels. With others, this model is newer."""
-        if state["labels"] == self.labels:
+        """Restore the weights, if they were fitted to the same labels. With others, this model is newer.
+
+        While a person is asked, they stay until the next fit is due.
+        """
+        number, labels = int(state["number"]), self.labels
+        if self.is_asking and not is_fit_due(number, self.number):
+            file = LabelFile.read(self.path, self.kind) if number else None
+            labels = replace(file, labels=file.labels[:number]).checksum if file else ""
+        if state["labels"] == labels:
             self.model.load_state_dict(state["model"])
+            self.labels, self.number, self.is_fitted = labels, number, bool(state["is_fitted"])
         else:
             logger.info("reward: the labels have changed since the checkpoint, so the reward is fitted to the new ones")
 
@@ -50,16 +106,17 @@ class LearnedReward:
 class RelabeledSource:
     """A ``BatchSource`` whose batches have learned rewards."""
 
-    def __init__(self, source: BatchSource, model: RewardModel) -> None:
+    def __init__(self, source: BatchSource, reward: LearnedReward) -> None:
         self.source: BatchSource = source
-        self.model: RewardModel = model
+        self.reward: LearnedReward = reward
 
     def __len__(self) -> int:
         return len(self.source)
 
     def sample(self) -> Batch:
         """Return a batch of the source with learned rewards."""
-        return self.model.relabel(self.source.sample())
+        self.reward.refresh()
+        return self.reward.relabel(self.source.sample())
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass the feedback on to the source."""
@@ -72,7 +129,8 @@ def build_learned_reward(
     """Return the reward that ``config.reward`` names, fitted on the learner's device.
 
     ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
-    declare none. ConfigError, DataError: the learner cannot learn from it, or the labels do not fit the data.
+    declare none. If a page asks a person, there may be no labels yet. ConfigError, DataError: the learner cannot learn
+    from it, or the labels do not fit the data.
     """
     kind, _, path = config.reward.partition(":")
     if algo.window.learns_rows or algo.annotator is not None:
@@ -80,7 +138,38 @@ def build_learned_reward(
             f"reward = {config.reward}: {config.name} needs rewards of whole rows or episodes. Use a learner of "
             "transitions, such as sac, td3, dqn, cql or iql, or write the rewards: reverie data convert --reward-fn."
         )
-    file = LabelFile.read(Path(path), kind)
+
+    def fit(file: LabelFile) -> RewardModel:
+        with contextlib.ExitStack() as stack, init_context(seed), torch.enable_grad():
+            rows = stack.enter_context(_open_rows(config, file, owner, probed)) if file.data else None
+            model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
+            fit_labels(model, file, rows)
+        return model
+
+    with init_context(seed):
+        model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
+    reward = LearnedReward(Path(path), kind, model, fit)
+    reward.is_asking = config.human.person == PERSON_PAGE
+    if reward.is_asking:
+        reward.refresh()
+        if not reward.is_fitted:
+            logger.info(f"reward: 0, until {path} has enough answers")
+    else:
+        reward.fit_to(LabelFile.read(reward.path, kind))
+    ignore_row_rewards(algo, f"reward = {config.reward}")
+    return reward
+
+
+def is_fit_due(old: int, new: int) -> bool:
+    """Return whether ``new`` labels are enough for a fit: 20, or half as many again as the ``old`` ones."""
+    return new >= max(FIRST_FIT, 1.5 * old)
+
+
+@contextlib.contextmanager
+def _open_rows(
+    config: ExperimentConfig, file: LabelFile, owner: Env | RecordedEpisodes, probed: ProbedEnv
+) -> Iterator[IndexedRows]:
+    """Yield the labeled data, as the learner sees them; DataError if they do not fit it."""
     is_there = file.data != config.data.path and (not os.path.isabs(file.data) or os.path.exists(file.data))
     data = DatasetConfig(path=file.data) if is_there or not config.data.path else config.data  # perhaps moved
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
@@ -89,34 +178,48 @@ def build_learned_reward(
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
         rows = IndexedRows(recorded)
         file.check(rows)
-        with init_context(seed):
-            model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
-            fit_labels(model, file, rows)
-    ignore_row_rewards(algo, f"reward = {config.reward}")
-    logger.info(f"reward: {model.report}")
-    return LearnedReward(model, file.checksum)
+        yield rows
 
 
-def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows) -> None:
-    """Fit ``model`` to the labels of ``rows`` that say something; DataError names the file.
+def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows | None) -> None:
+    """Fit ``model`` to the labels of ``rows``, and of copied ones, that say something; DataError names the file.
 
     Of several answers about the same clips, the newest counts: a held-out answer is about others than the fitted ones.
     """
-    answers = (*model.values, SKIP)
+    answers = (*model.values, SKIP, WRONG)
     if unknown := {label.answer for label in file.labels} - {*answers}:
         raise DataError(f"{file.path}: answer {min(unknown)!r}: expected {', '.join(answers)}. Correct the file.")
-    labels = [*{label.clips: label for label in file.labels if label.answer != SKIP}.values()]
-    clips = [clip for side in zip(*(label.clips for label in labels), strict=True) for clip in side]
-    device = next(model.parameters()).device
-    values = torch.tensor([model.values[label.answer] for label in labels], device=device)
+    newest = {(label.clips, label.copy): label for label in file.labels if label.answer in model.values}
+    labels = sorted(newest.values(), key=lambda label: label.copy != "")  # those of the data first
+    values = torch.tensor([model.values[label.answer] for label in labels], device=model.device)
+    is_chosen = torch.tensor([label.is_chosen for label in labels], dtype=torch.bool)
     try:
-        model.fit(read_clips(rows, clips, file.steps).to(device), values)
+        model.fit(_read_labeled(file, labels, rows, model.columns).to(model.device), values, is_chosen)
     except DataError as error:
-        raise DataError(f"{file.path}: {error}") from None
+        raise type(error)(f"{file.path}: {error}") from None
 
 
-def read_clips(rows: IndexedRows, clips: list[tuple[int, int]], steps: int) -> Batch:
-    """Return ``clips`` as a batch ``[n, steps + 1]``, by their numbers."""
-    columns = rows.read(rows.find(clips, steps))
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in columns.items()}
-    return Batch.from_columns(tensors, torch.arange(len(clips)))
+def _read_labeled(
+    file: LabelFile, labels: Sequence[Label], rows: IndexedRows | None, columns: Mapping[str, ColumnSpec]
+) -> Batch:
+    """Return the clips of ``labels``, which begin with those of ``rows``, as :meth:`RewardModel.fit` takes them."""
+    number, length = 1 + (file.kind == "preferences"), file.steps + 1
+    clips = [clip for label in labels if not label.copy for clip in label.clips]
+    chunks = [] if rows is None else [rows.read(rows.find(clips, file.steps))]  # [n * number, T, ...]
+    for label in labels[len(clips) // number :]:
+        chunks.append(file.read_copy(label.copy))  # [number, T, ...]
+    shapes = {name: (length, *spec.shape) for name, spec in columns.items()}
+    if any(name not in chunk or chunk[name].shape[1:] != shape for chunk in chunks for name, shape in shapes.items()):
+        raise DataError(
+            "the labeled rows have other observations or actions than these. Label rows of this environment."
+        )
+    joined = {name: np.concatenate([chunk[name] for chunk in chunks] or [np.zeros((0, *shape), columns[name].dtype)])
+              for name, shape in shapes.items()}  # fmt: skip
+    sides = {name: x.reshape(-1, number, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape) for name, x in joined.items()}
+    return to_batch(sides)
+
+
+def to_batch(rows: Rows) -> Batch:
+    """Return ``rows`` ``[n, T, ...]`` as a batch."""
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in rows.items()}
+    return Batch.from_columns(tensors, torch.arange(len(tensors["reward"])))

@@ -6,7 +6,7 @@ Rewards are computed when batches are sampled. Stored rows keep the environment'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.core.columns import row_columns
 from reverie.core.errors import DataError, count_noun
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.statistics import Share
 from reverie.core.types import Batch, Obs
 from reverie.nn.network import Network, NetworkConfig
@@ -37,6 +38,10 @@ ScoreFn = Callable[[nn.Module, Tensor], Tensor]
 """Scores ``[m]`` of the answers with these numbers ``[m]``, by one of the networks."""
 
 
+class ImpreciseError(DataError):
+    """The networks are fitted, but no threshold is precise enough."""
+
+
 class RewardModel(nn.Module, ABC):
     """An ensemble of K networks. Each is fitted without every K-th answer, and measured by these held-out answers."""
 
@@ -46,21 +51,37 @@ class RewardModel(nn.Module, ABC):
     """Whether the networks also read the action."""
     report: str = ""
     """How well held-out answers are predicted."""
+    updates: int = UPDATES
+    """Updates of each network."""
+    min_answers: Mapping[str, int] = MIN_ANSWERS
+    """Fewest answers for a fit, by their names."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
         super().__init__()
+        self.columns: dict[str, ColumnSpec] = row_columns(obs_spec, action_spec, {})
+        """The columns of rows."""
         settings, width = NetworkConfig(units=UNITS), action_spec.width if self.has_actions else 0
         networks = [Network(obs_spec, None, settings, extra_inputs=width) for _ in range(MEMBERS)]
         self.members: nn.ModuleList = nn.ModuleList(networks)
         has_vectors = any(part.kind == "vector" for part in obs_spec.values())
         self.normalizer: ObsNormalizer | None = ObsNormalizer(obs_spec, Running()) if has_vectors else None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return next(self.parameters()).device
+
     @abstractmethod
-    def fit(self, clips: Batch, values: Tensor) -> None:
+    def fit(self, clips: Batch, values: Tensor, is_chosen: Tensor) -> None:
         """Fit to the ``values`` ``[n]`` of answers about n ``clips``, or n pairs; set ``report``. DataError: too few.
 
-        ``clips`` are ``[n, T]``; of pairs, ``[2 n, T]``, all first clips before all second ones.
+        ``clips`` are ``[n, T]``; of pairs, ``[2 n, T]``, all first clips before all second ones. ``is_chosen`` ``[n]``:
+        whether a question was chosen, so that its answer was hard to predict.
         """
+
+    @abstractmethod
+    def measure_doubt(self, clips: Batch) -> Tensor:
+        """Return how little the networks know about the answers on n ``clips`` or pairs as of ``fit``, ``[n]``."""
 
     @abstractmethod
     def relabel(self, batch: Batch) -> Batch:
@@ -83,7 +104,7 @@ class RewardModel(nn.Module, ABC):
         for k, member in enumerate(self.members):
             optim = torch.optim.Adam(member.parameters(), LEARNING_RATE)
             learned = [group[torch.arange(len(group)) % MEMBERS != k] for group in groups]
-            for _ in range(UPDATES):
+            for _ in range(self.updates):
                 size = BATCH // len(groups)
                 chosen = torch.cat([group[torch.randint(len(group), (size,))] for group in learned])
                 optim.zero_grad()
@@ -94,6 +115,12 @@ class RewardModel(nn.Module, ABC):
             with torch.no_grad():
                 heldout_scores[heldout] = score(member, heldout).cpu()
         return heldout_scores
+
+    def _check_number(self, name: str, number: int) -> None:
+        """Raise DataError if there are too few answers ``name``."""
+        if number < (expected := self.min_answers[name]):
+            advice = f"Give {expected - number} more."
+            raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. {advice}")
 
     def _fit_normalizer(self, obs: Obs) -> None:
         if self.normalizer is not None:
@@ -117,8 +144,8 @@ class PreferenceReward(RewardModel):
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
 
-    def fit(self, clips: Batch, values: Tensor) -> None:
-        _check_number("preferences", n := len(values))
+    def fit(self, clips: Batch, values: Tensor, is_chosen: Tensor) -> None:
+        self._check_number("preferences", n := len(values))
         obs, action = obs_before(clips.obs), clips.action[:, :-1]
         self._fit_normalizer(obs)
 
@@ -133,13 +160,22 @@ class PreferenceReward(RewardModel):
         with torch.no_grad():
             self.std, self.mean = torch.std_mean(self(obs, action).tanh().mean(0))
         values = values.cpu()
-        is_right = ((differences > 0) == (values > 0.5))[values != 0.5]
+        is_right = ((differences > 0) == (values > 0.5))[(values != 0.5) & ~is_chosen]
         if not len(is_right):
             raise DataError("preferences: all answers are ties. Prefer some clips.")
         share = Share(int(is_right.sum()), len(is_right))
         self.report: str = (
-            f"{count_noun(n, 'preference')}, of which networks that were not fitted to them predict {share}"
+            f"{count_noun(n, 'preference')}; of those about random pairs, networks that were not fitted to them "
+            f"predict {share}"
         )
+
+    def measure_doubt(self, clips: Batch) -> Tensor:
+        """Return the variance, over the networks, of the probability that the first clip of a pair is better."""
+        with torch.no_grad():
+            sums = self(obs_before(clips.obs), clips.action[:, :-1]).tanh().sum(-1)  # [K, 2 n]
+        first, second = sums.chunk(2, 1)
+        doubt: Tensor = (first - second).sigmoid().var(0)
+        return doubt
 
     def relabel(self, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -163,11 +199,11 @@ class SuccessReward(RewardModel):
         super().__init__(obs_spec, action_spec)
         self.register_buffer("threshold", torch.ones(()))
 
-    def fit(self, clips: Batch, values: Tensor) -> None:
+    def fit(self, clips: Batch, values: Tensor, is_chosen: Tensor) -> None:
         is_success = values.cpu() == 1
         groups = [torch.nonzero(is_success == kind).flatten() for kind in (True, False)]
         for name, group in zip(self.values, groups, strict=True):
-            _check_number(name, len(group))
+            self._check_number(name, len(group))
         self._fit_normalizer(clips.obs)
 
         def compute_logits(member: nn.Module, chosen: Tensor) -> Tensor:
@@ -181,6 +217,10 @@ class SuccessReward(RewardModel):
         self.threshold.fill_(threshold)
         recall = Share(share.right, len(groups[0]))
         self.report: str = f"success, of held-out rows above {threshold:.3g}, {share}; {recall} of all successes"
+
+    def measure_doubt(self, clips: Batch) -> Tensor:
+        """Return how near the probability of success is to 1/2."""
+        return -(self.predict(clips.obs).mean(0)[:, 0] - 0.5).abs()
 
     def predict(self, obs: Obs) -> Tensor:
         """Return the probability of success of each network, ``[K, ...]``."""
@@ -197,16 +237,10 @@ class SuccessReward(RewardModel):
         return replace(batch, reward=is_success.float(), **ends)
 
 
-def _check_number(name: str, number: int) -> None:
-    """Raise DataError if there are too few answers ``name``."""
-    if number < (expected := MIN_ANSWERS[name]):
-        raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. Give {expected - number} more.")
-
-
 def _choose_threshold(probs: Tensor, is_success: Tensor) -> tuple[float, Share]:
     """Return the smallest threshold of ``probs`` ``[n]`` whose precision is ``MIN_PRECISION``, and that precision.
 
-    DataError: there is none.
+    ImpreciseError: there is none.
     """
     probs, order = probs.sort(descending=True)
     right, total = is_success[order].cumsum(0), torch.arange(1, len(probs) + 1)
@@ -215,7 +249,7 @@ def _choose_threshold(probs: Tensor, is_success: Tensor) -> tuple[float, Share]:
     precise = torch.nonzero((right >= MIN_PRECISION * total) & is_enough & is_success[order]).flatten()
     if not len(precise):
         best = float((right / total)[is_enough].max())
-        raise DataError(
+        raise ImpreciseError(
             f"at most {best:.0%} of the held-out rows that look like successes are: expected {MIN_PRECISION:.0%}. "
             "Label more rows, above all failures that look like successes."
         )

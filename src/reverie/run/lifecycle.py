@@ -58,6 +58,8 @@ class RunLifecycle:
         self.folder = folder
         self.checkpoints = checkpoints
         self.clock: Clock = experiment.clock
+        self.takeovers: Any = getattr(experiment.collector, "takeovers", None)
+        """Counts what a person does; None: nobody can take over."""
         self.heldout: Callable[[], Mapping[str, float]] = experiment.heldout or dict
         self.final_heldout: Mapping[str, float] = {}
         self.saved_seconds: float = self.clock.seconds
@@ -234,7 +236,7 @@ class RunLifecycle:
             self.folder.snapshots, experiment.algo, self.clock, experiment.schedule.dream_snapshots
         )
 
-        takeovers, was_open = getattr(experiment.collector, "takeovers", None), False
+        was_open = False
 
         def end_turn() -> bool:
             """Save a snapshot if one is due; return whether a person has given back, and nothing was saved for long."""
@@ -242,7 +244,7 @@ class RunLifecycle:
             if snapshots.is_due:
                 self.check_folder()
                 snapshots.save()
-            was_held, was_open = was_open, takeovers is not None and takeovers.is_open
+            was_held, was_open = was_open, self.takeovers is not None and self.takeovers.is_open
             has_given_back = was_held and not was_open
             return has_given_back and self.clock.seconds - self.saved_seconds >= HAND_BACK_SECONDS
 
@@ -295,6 +297,8 @@ class RunLifecycle:
         if name in values:
             self.save_if_best(values[name])
         self.finish_evaluation()
+        if self.takeovers is not None:
+            self.takeovers.skip(self.clock.seconds - begin)
 
     def reaches_stop_score(self, values: Mapping[str, float]) -> bool:
         """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""

@@ -48,7 +48,7 @@ class TakeoverCounter:
         self.is_open: bool = False
         """Whether a person took the newest step of some environment."""
         self.seconds: float = 0.0
-        """How long a person acted: from the rows of the person's steps to the next ones."""
+        """How long a person acted: from the rows of the person's steps to the next ones, without evaluations."""
         self._time = 0.0
         self._logged = (0, 0)
         self._newest: Tensor = torch.zeros(num_envs, dtype=torch.bool)
@@ -63,6 +63,10 @@ class TakeoverCounter:
         self.count += int((tags & ~self._newest).sum())
         self._newest, self.is_open = tags.clone(), bool(tags.any())
         self._assisted |= tags
+
+    def skip(self, seconds: float) -> None:
+        """Count the last ``seconds`` for nobody: an evaluation, in which no person acts."""
+        self._time += seconds
 
     def end_episodes(
         self, numbers: Sequence[int], logged: Mapping[int, Mapping[str, float]]

@@ -21,6 +21,8 @@ from reverie.viewer.server import Pictures, make_app, pack_answer
 
 UNDO = "undo"
 """The message that takes back the newest answer."""
+WAIT_SECONDS = 0.5
+"""Seconds until a run that has no rows yet is looked at again."""
 
 
 def labels_app(session: LabelSession, token: str) -> Starlette:
@@ -31,7 +33,14 @@ def labels_app(session: LabelSession, token: str) -> Starlette:
 async def _serve_page(session: LabelSession, socket: WebSocket) -> None:
     """Ask until the page is closed. Each page has its own question."""
     await socket.accept()
-    loop, clips, problem = asyncio.get_running_loop(), session.propose(), ""
+    loop, problem = asyncio.get_running_loop(), ""
+
+    async def propose() -> Clips:
+        while (clips := await loop.run_in_executor(None, session.propose)) is None:
+            await asyncio.sleep(WAIT_SECONDS)
+        return clips
+
+    clips = await propose()
     with suppress(WebSocketDisconnect):
         while True:
             head, pictures = await loop.run_in_executor(None, _describe_question, session, clips)
@@ -42,19 +51,23 @@ async def _serve_page(session: LabelSession, socket: WebSocket) -> None:
                     session.undo()
                 else:
                     session.add(clips, message)
-                    clips = session.propose()
+                    clips = await propose()
             except ReverieError as error:  # the question stays
                 problem = str(error)
 
 
 def _describe_question(session: LabelSession, clips: Clips) -> tuple[dict[str, Any], Pictures]:
     """Return the numbers and pictures of ``clips``, and the number of each answer so far."""
-    rows = session.rows.read(session.rows.find(clips, session.file.steps))
-    spec = session.recorded.obs_spec
+    rows, spec = session.read(clips), session.obs_spec
     columns = {key: rows[f"obs/{key}"] for key, part in spec.items() if part.kind in ("vector", "categorical")}
     columns |= {"action": rows["action"]} if session.file.steps else {}
     series = [_list_series({key: x[i] for key, x in columns.items()}) for i in range(len(clips))]
-    head = {"kind": session.file.kind, "counts": session.count(), "clips": clips, "series": series}
+    head = {
+        "kind": session.file.kind,
+        "counts": session.count(),
+        "names": [*map(session.name, clips)],
+        "series": series,
+    }
     image = next((key for key, part in spec.items() if part.kind == "image"), None)
     if image is None:
         return head, []

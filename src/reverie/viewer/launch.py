@@ -124,24 +124,29 @@ class ViewerServer(LoopbackServer):
 
 
 @contextlib.contextmanager
-def open_page(channel: PageChannel, run: Path, title: str) -> Iterator[str]:
+def open_page(channel: PageChannel, run: Path, title: str, questions: LabelSession | None = None) -> Iterator[str]:
     """Serve the page through which a person takes over by ``channel``, inside the context; yield its address.
 
-    It is printed, and written to ``live.json`` in the folder ``run``, which only this user can read.
+    It is printed, and written to ``live.json`` in the folder ``run``, which only this user can read. The page has a
+    link to another one, which asks the ``questions``.
     """
-    server, file = LoopbackServer(functools.partial(live_app, channel, title), 0), RunFolder(run).live
-    url = f"{server.url}live.html"
-    server.start()
+    asking = None if questions is None else LoopbackServer(functools.partial(labels_app, questions), 0)
+    link = "" if asking is None else f"{asking.url}labels.html"
+    server, file = LoopbackServer(functools.partial(live_app, channel, title, link), 0), RunFolder(run).live
+    servers, url = [server, *([asking] if asking else [])], f"{server.url}live.html"
+    for opened in servers:
+        opened.start()
     file.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            json.dump({"url": url, "pid": os.getpid()}, opened)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as content:
+            json.dump({"url": url, "pid": os.getpid()}, content)
         # Others can read the log of a seed.
         logger.info(f"take over at {f'the link of reverie view {run} --live' if PARENT_PID else url}")
         yield url
     finally:
         file.unlink(missing_ok=True)
-        server.close()
+        for opened in servers:
+            opened.close()
 
 
 def serve_labels(session: LabelSession, port: int) -> None:
@@ -150,6 +155,8 @@ def serve_labels(session: LabelSession, port: int) -> None:
     show(f"{server.url}labels.html\nAnswers are written to {session.file.path}. Press Ctrl-C to stop.", flush=True)
     with contextlib.suppress(SignalStop):
         server.run()
+    if advice := session.advice():
+        show(advice)
 
 
 def bind_loopback_socket(port: int) -> socket.socket:

@@ -25,12 +25,15 @@ DRAWN = "drawn"
 """The message of a page that has drawn the newest row, and can take another."""
 
 
-def live_app(channel: PageChannel, title: str, token: str) -> Starlette:
-    """Return the web application of the page through which a person takes over by ``channel``."""
-    return make_app(functools.partial(_serve_page, channel, title), token)
+def live_app(channel: PageChannel, title: str, questions: str, token: str) -> Starlette:
+    """Return the web application of the page through which a person takes over by ``channel``.
+
+    ``questions``: address of the page that asks about the run's rows; "": there is none.
+    """
+    return make_app(functools.partial(_serve_page, channel, title, questions), token)
 
 
-async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> None:
+async def _serve_page(channel: PageChannel, title: str, questions: str, socket: WebSocket) -> None:
     """Answer the messages of a page, and send what it shows, until it is closed or sends too many messages."""
     await socket.accept()
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
@@ -44,7 +47,7 @@ async def _serve_page(channel: PageChannel, title: str, socket: WebSocket) -> No
     sender = asyncio.create_task(_send_rows(channel, page, socket, changed, drawn))
     begin, count = wall_clock.monotonic(), 0
     try:
-        await socket.send_text(json.dumps({"about": _describe_channel(channel, title)}))
+        await socket.send_text(json.dumps({"about": _describe_channel(channel, title) | {"questions": questions}}))
         while count < MAX_MESSAGES and (text := (await socket.receive()).get("text")) is not None:
             begin, count = (time, 0) if (time := wall_clock.monotonic()) >= begin + 1 else (begin, count + 1)
             if text == DRAWN:

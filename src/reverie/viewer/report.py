@@ -273,7 +273,8 @@ def _describe(
     facts.pop("beginnings", None)
     dreams_by_film = facts.pop("films", {})
     films = {name: draw_film(agent, x, frames) for name, x in dreams_by_film.items()} if agent and frames else {}
-    sections = [*_data_sections(facts), *_training_sections(facts), *_goal_sections(facts, goal)]
+    sections = [*_data_sections(facts), *_training_sections(facts), *_person_sections(facts)]
+    sections += _goal_sections(facts, goal)
     sections += _ending_sections(facts)
     if looks:
         entries = [describe_shown(name, picked[name], look) for name, look in looks.items()]
@@ -391,6 +392,24 @@ def _training_sections(facts: Mapping[str, Any]) -> list[Section]:
         chart["lines"] = [{"name": name, "kind": "dream", "points": points}]
         sections.append({"title": "Right dreams", "chart": chart})
     return sections
+
+
+def _person_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return what the time of a person bought."""
+    if not (person := facts.get("person")):
+        return []
+    rows = [
+        ["minutes", f"{person['seconds'] / 60:.1f}"],
+        ["takeovers", f"{person['takeovers']:,}, of {count_noun(person['steps'], 'step')}"],
+        ["share of the first tenth of all steps", f"{person['first']:.0%}"],
+        ["share of the last tenth", f"{person['last']:.0%}"],
+    ]
+    rows += (
+        []
+        if person["alone"] is None
+        else [["success of the newest evaluation, without help", f"{person['alone']:.0%}"]]
+    )
+    return [{"title": "The help of a person", "table": {"head": ["what", "how much"], "rows": rows}}]
 
 
 def _goal_sections(facts: Mapping[str, Any], goal: Mapping[str, Any]) -> list[Section]:

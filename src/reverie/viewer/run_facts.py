@@ -188,7 +188,25 @@ def _read_log(path: Path) -> dict[str, Any]:
     evaluations = [(int(row["step"]), float(row["eval/score"]), _logged_mean(row)) for row in [*during, *final]]
     training = [(int(row["step"]), row["episode/score"]) for row in rows if "episode/score" in row]
     every = max(1, len(training) // MAX_POINTS)
-    return {"evaluations": evaluations, "training": training[::every]}
+    return {"evaluations": evaluations, "training": training[::every]} | _measure_help(rows)
+
+
+def _measure_help(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return what a person did, by logged ``rows``, and the success of evaluations, which are without the person."""
+    helped = [row for row in rows if "human/steps" in row]
+    if not helped:
+        return {}
+    newest, taken = helped[-1], np.zeros((len(rows) + 1, 2))  # env steps, and the person's of them
+    for i, row in enumerate(rows):
+        taken[i + 1] = row["step"], row.get("human/steps", taken[i, 1])
+    end = taken[-1, 0]
+    counts = np.interp([end / 10, 0.9 * end, end], *taken.T)
+    alone = next((row["eval/success_rate"] for row in reversed(rows) if "eval/success_rate" in row), None)
+    return {"person": {
+        "seconds": newest["human/seconds"], "steps": int(newest["human/steps"]),
+        "takeovers": int(newest["human/takeovers"]), "first": 10 * float(counts[0]) / end,
+        "last": 10 * float(counts[2] - counts[1]) / end, "alone": alone,
+    }}  # fmt: skip
 
 
 def _logged_mean(row: Mapping[str, float]) -> Mean:

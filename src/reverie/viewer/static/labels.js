@@ -8,7 +8,7 @@ const IS_STILL = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const KINDS = {
   preferences: {
     question: "Which clip is better?", names: ["Left", "Right"],
-    answers: { ArrowLeft: ["first", "Left", "←"], ArrowRight: ["second", "Right", "→"], ArrowUp: ["tie", "Equal", "↑"] },
+    answers: { ArrowLeft: ["first", "Left", "←"], ArrowRight: ["second", "Right", "→"], ArrowUp: ["tie", "Equal", "↑"], w: ["wrong", "One looks wrong", "W"] },
   },
   success: {
     question: "Does this row show success?", names: ["Row"],
@@ -31,21 +31,21 @@ class Labels {
     this.asked = asked;
     this.keys = { ...answers, ...SHARED };
     $("#status").textContent = asked.problem || question;
-    $("#counts").textContent = Object.entries(asked.counts).map(([name, count]) => `${name}: ${count}`).join(" · ");
+    $("#counts").textContent = [...Object.entries(asked.counts).map(([name, count]) => `${name}: ${count}`), ...(asked.advice ? [asked.advice] : [])].join(" · ");
     if (!$("#choices").childElementCount)
       $("#choices").append(...Object.entries(this.keys).map(([, [answer, text, key]]) => el("button", { onclick: () => this.send(answer) }, text, el("kbd", {}, key))));
-    this.figures = asked.series.map((series, i) => this.figure(names[i], asked.clips[i], series, asked.pictures.filter(({ row }) => row === i)));
+    this.figures = asked.series.map((series, i) => this.figure(names[i], asked.names[i], series, asked.pictures.filter(({ row }) => row === i)));
     $("#clips").replaceChildren(...this.figures);
     this.draw();
     this.play();
   }
 
-  figure(name, [episode, row], series, pictures) {
+  figure(name, place, series, pictures) {
     const canvas = el("canvas", { role: "img", ariaLabel: `Pictures of ${name.toLowerCase()}`, hidden: true });
     const lines = series.map(({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name),
       ...(values.length > 1 ? [el("td", { className: "line" }, el("canvas", { role: "img", ariaLabel: `${name}, ${values.map(short).join(", ")}` }))] : []),
       el("td", {}, values.length > 1 ? `${short(values[0])} → ${short(values.at(-1))}` : short(values[0]))));
-    return el("figure", {}, el("figcaption", {}, el("b", {}, name), el("span", { className: "chip" }, `episode ${episode}, row ${row}`)),
+    return el("figure", {}, el("figcaption", {}, el("b", {}, name), el("span", { className: "chip" }, place)),
       ...(pictures.length ? [el("div", { className: "frame" }, canvas)] : []), el("table", {}, el("tbody", {}, ...lines)));
   }
 

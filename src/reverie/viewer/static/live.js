@@ -121,6 +121,7 @@ class Live {
     if (about) {
       document.title = `${about.title} – reverie`;
       $("#title").textContent = about.title;
+      Object.assign($("#questions"), { href: about.questions, hidden: !about.questions });
       this.hands.meet(about);
       for (const [id, key] of Object.entries({ take: "Space", success: "s", failure: "f", pause: "p" }))
         if (this.hands.keys.has(key)) $(`#${id} kbd`).textContent = `⇧ ${$(`#${id} kbd`).textContent}`;
