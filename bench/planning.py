@@ -7,9 +7,10 @@
 
 Games: trained with the preset of the environment, then the share of hard positions (in which some legal action is not
 optimal) with an optimal action, and the games of 200 lost to a perfect player. Other environments: trained until an
-evaluation reaches the `stop_score`, with the mean score of that evaluation. `search`: simulations per second of
-processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without
-the measurement at the end. Results are added to planning.json; those of the same task and seed are replaced.
+evaluation reaches the `stop_score`, with the mean score of that evaluation; `empty_consistency` and
+`doorkey_consistency` with EfficientZero's loss. `search`: simulations per second of processor time, for 64 roots with 9
+actions, with and without kernels. Processor times are of the whole process, without the measurement at the end. Results
+are added to planning.json; those of the same task and seed are replaced.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ ENVS: dict[str, dict[str, Any]] = {
         "schedule.eval_every": 4000,
     },
 }  # fmt: skip
+ENVS |= {f"{name}_consistency": ENVS[name] | {"algo.consistency_coef": 2.0} for name in ("empty", "doorkey")}
 
 
 def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from control import control_table
 from defaults_table import defaults_table, logs_table, others_table
 from efficiency_table import efficiency_table, peers_scores_table
 from gpu_table import gpu_table
+from latent_search_table import latent_search_table
 from offline_table import estimates_table, offline_peers_table, offline_rest_table, offline_table
 from words import digits, grid, spread, time
 
@@ -31,6 +32,7 @@ from reverie.core.statistics import MIN_RUNS
 HERE = Path(__file__).parent
 PAGES = (*(HERE.parent / "docs" / f"{name}.md" for name in (
     "results", "speed", "performance", "offline_evaluation", "agreement", "choosing", "tutorials/robot",
+    "planning",
 )), HERE / "README.md")  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -444,6 +446,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
     "agreement_summary": agreement_summary,
+    "latent_search": latent_search_table,
     "sample_efficiency": efficiency_table,
     "defaults": defaults_table,
     "defaults_others": others_table,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import reverie
-from reverie.agent.arena import ELO_PER_LOGIT, rate
 from reverie.agent.loading import load_opponent
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError
+from reverie.run.rating import ELO_PER_LOGIT, rate
 
 TINY = {"env.num": 4, "env.kwargs": {}, "algo.num_simulations": 2, "algo.batch_size": 4, "console": False}
 

@@ -24,7 +24,9 @@ def rows(count, **more):
 def test_the_model_is_the_most_likely_dream(make):
     torch.manual_seed(0)
     agent = make()
+    agent.return_scale.high.fill_(30.0)
     policy = LatentSearchPolicy(agent, ACTIONS["discrete"], 6)
+    assert policy.settings.q_range_floor == 30  # smaller differences of values are not enlarged
     action, state = policy.act(rows(3), policy.initial(3), "eval")
     assert (action.sum(-1) == 1).all()
     assert torch.equal(state.action, action)

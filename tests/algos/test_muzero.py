@@ -116,6 +116,36 @@ def test_windows_that_are_too_short_are_refused():
         build("muzero", batch_length=4, unroll=3)
 
 
+def test_consistency_is_efficientzeros():
+    """Latents after k steps are compared with those of row k of the same episode, which get no gradient."""
+    agent = build("muzero", batch_length=ROWS, unroll=UNROLL, value_estimator=NStep(3), consistency_coef=2.0)
+    o, n = agent.objective, agent.objective.networks
+    window_of = {end: window([0.0] * ROWS, [0.0] * ROWS, [(end, True)]) for end in (1, 2, ROWS - 1)}
+    obs = torch.randn(1, ROWS, 3, generator=torch.Generator().manual_seed(0))
+
+    def unit(x):
+        return x / x.square().sum(-1, keepdim=True).sqrt()
+
+    for end, batch_of_rows in window_of.items():
+        batch_of_rows = dataclasses.replace(batch_of_rows, obs={"state": obs})
+        losses = o(batch_of_rows)
+        z, total = n({"state": obs[:, 0]}), 0.0
+        for k in range(1, min(UNROLL, end) + 1):
+            after = n.step(z, batch_of_rows.action[:, k - 1])[1]
+            guess, seen = o.consistency.predictor(o.consistency.projector(after)), n({"state": obs[:, k]}).detach()
+            total = total + (1 - unit(guess).mul(unit(o.consistency.projector(seen).detach())).sum()) / UNROLL
+            z = after.detach() + (after - after.detach()) / 2
+        torch.testing.assert_close(losses.terms["consistency"], total)
+        parameters = [*o.consistency.parameters(), *n.parameters()]
+        pairs = [torch.autograd.grad(x, parameters, allow_unused=True) for x in (losses.terms["consistency"], total)]
+        for actual, expected in zip(*pairs, strict=True):
+            torch.testing.assert_close(actual, expected)
+    terms = losses.terms
+    expected = terms["actor"] + 0.5 * terms["critic"] + terms["reward"] + 2 * terms["consistency"]
+    torch.testing.assert_close(o.total(losses), expected)
+    assert build("muzero", consistency_coef=0.0).objective.consistency is None
+
+
 def solved_windows(rules, count, rows, generator):
     """Windows ``[count, rows]`` of perfect games from random positions, one after the other, and their values."""
     solutions, size = solve(rules), rules.num_actions

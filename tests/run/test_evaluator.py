@@ -29,6 +29,7 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.run.manifest import checkpoint_step
 from reverie.run.match import to_results
+from reverie.run.rating import Rating
 from reverie.run.signal_handling import SignalStop
 from reverie.viewer.session import Session
 from tiny_configs import FEW
@@ -349,7 +350,7 @@ def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, v
 
 
 def test_the_names_of_metrics_that_can_rank_are_those_that_evaluations_log() -> None:
-    strength = NimRules((1, 2)).measure_strength(lambda obs: obs[MASK_KEY].argmax(-1))
+    strength = NimRules((1, 2)).measure_strength(lambda obs: obs[MASK_KEY].argmax(-1)) | Rating().measure([1.0, -1.0])
     results = to_results([0.0] * 10, [{"success_rate": 1.0}] * 10)
     logged = Evaluation(lengths=[1] * 10, mode="eval", strength=strength, **results).metrics()
     assert sorted(logged) == [*EVALUATION_METRICS]

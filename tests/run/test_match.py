@@ -1,14 +1,20 @@
 """Games of two policies: seats, openings, results, and the strength of a policy."""
 
+import json
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
 
 import reverie
+from resumed_runs import assert_same
 from reverie.core.specs import MASK_KEY
 from reverie.envs.board_games import ConnectRules, solve
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot_vector_env import make_vector_env
+from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.match import RandomPolicy
@@ -86,6 +92,57 @@ def test_a_run_is_judged_by_its_optimal_moves(tmp_path):
     loaded = reverie.load(tmp_path / "run").evaluate(8)
     assert isinstance(loaded, Evaluation)
     assert loaded.scores == result.evaluation.scores
-    assert loaded.strength == result.evaluation.strength != {}
+    assert loaded.strength.items() < result.evaluation.strength.items()
     config = ExperimentConfig().merge({"env": {"id": GAME, "kwargs": {"opening_moves": 6}}})
     assert config.eval_env_config.kwargs == {}
+
+
+SELF_PLAY = {
+    "learning_starts": 40, "eval_episodes": 16, "eval_envs": 8, "replay_ratio": 0.25, "env.num": 4,
+    "algo.num_simulations": 2, "algo.batch_size": 4, "schedule.eval_every": 80, "steps": 240,
+    "env.kwargs": {"rows": 4, "columns": 5}, "console": False,
+}  # fmt: skip
+
+
+def ratings(run):
+    """Elo, the score against the agent before, and against random moves, of all evaluations of a run."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    names = ("step", "eval/elo", "eval/score_previous", "eval/score")
+    return [[line[name] for name in names] for line in lines if "eval/elo" in line]
+
+
+def test_an_agent_that_learns_nothing_keeps_its_rating(tmp_path):
+    run = tmp_path / "run"
+    result = reverie.train("muzero", env="reverie/ConnectFour-v0", run=run, **SELF_PLAY | {"replay_ratio": 0.0})
+    assert result.load_agent().config.score_metric == "eval/elo"
+    (_, elo, first, score), *later = ratings(run)
+    assert first == score  # against random moves
+    assert elo * score > 0
+    np.testing.assert_allclose([entry[1:3] for entry in later], [[elo, 0]] * 3, atol=1e-6)
+    assert result.evaluation.strength == {"elo": pytest.approx(elo), "score_previous": 0}
+
+
+def test_a_resumed_run_meets_the_same_agents(tmp_path, monkeypatch):
+    """Stopped in the middle of games, and before the final evaluation."""
+    options = {"env": "reverie/ConnectFour-v0"} | SELF_PLAY
+    whole, run = reverie.train("muzero", run=tmp_path / "whole", **options).run, tmp_path / "run"
+    assert len({elo for _, elo, *_ in ratings(whole)}) > 1
+
+    def stop(method, is_time):
+        """Send SIGTERM before the first call of ``method`` for which it is time."""
+
+        def call(self, which, *args, **kwargs):
+            if is_time(self, which):
+                monkeypatch.undo()
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(self, which, *args, **kwargs)
+
+        original = getattr(Experiment, method)
+        monkeypatch.setattr(Experiment, method, call)
+        assert reverie.train("muzero", run=run, **options).signal == signal.SIGTERM
+
+    stop("keep_evaluated", lambda experiment, values: experiment.clock.env_steps > 100)
+    stop("measure", lambda experiment, which: which == "test")
+    assert reverie.train("muzero", run=run, **options).signal is None
+    assert ratings(run) == ratings(whole)
+    assert_same(run, whole)

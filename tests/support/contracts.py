@@ -68,7 +68,7 @@ MODEL_FREE = {
     }),
     "muzero": config("muzero", batch_length=3, unroll=1, value_estimator="n_step(1)", num_simulations=4,
                      num_considered=2, reanalyze_interval=2, reanalyze_batch_size=3, target_update_interval=1,
-                     networks={
+                     consistency_coef=2.0, networks={
         "encoder_units": (8,), "latent": 8, "simplex": 4, "encoder": "dreamer", "bins": 11,
     }),
     "dqn_lstm": config("dqn", _SEQUENCES | {"networks.memory": "lstm(4)"}, target_update_interval=1, double=True),

@@ -12,6 +12,7 @@ from test_server import TOKEN, Talk, served
 import reverie
 from browser import violations
 from reverie.core.errors import DataError
+from reverie.envs.board_games import ConnectRules
 from reverie.viewer.search import MAX_NODES, MAX_SIMULATIONS
 from reverie.viewer.session import Session
 
@@ -105,6 +106,18 @@ def test_nodes_are_a_tree_with_values_of_the_first_player(runs):
     imagined = [row["dream"]["value"] for row in session.rows(3)]
     np.testing.assert_allclose(imagined, nodes["raw"][[parent[node], node]], atol=1e-5)
     session.switch_lane(0)
+    board = ConnectRules()
+    position = board.start()
+    for action in [*(int(x.argmax()) for x in session.timeline.actions[:2]), moves[0]]:
+        position = board.play(position, action).position
+    illegal = next(a for a in range(9) if a not in board.find_legal(position))
+    session.follow(2, [moves[0], illegal, moves[0]])  # the search may take illegal actions below its root
+    line = session.timeline
+    assert (len(line.real), len(line.dream), line.real[3].values["player"]) == (4, 6, 1)
+    np.testing.assert_array_equal(line.real[3].step.obs["board"][0], board.board(position))
+    assert session.lane_picture(line, 3) == line.real[3].picture != line.real[2].picture
+    assert session.describe_lanes()[-1]["name"] == "search 2"
+    session.switch_lane(0)
     while not session.timeline.real[-1].values["last"]:
         session.step()
     with pytest.raises(DataError, match="over at this row"):
@@ -170,6 +183,7 @@ def test_a_node_becomes_a_lane_by_a_click_or_by_keys(page, site):  # noqa: F811
     go(page, ("#hovered", re.compile(r"^row \d, column \d: \d visits, q \S+ for player 0, prior \d+ %")))
     page.locator("#tree rect[data-node='1']").click()
     go(page, ("#lanes b >> nth=1", "search"), row("2 of .*"))
+    go(page, "ArrowRight", row("3 of .*"), ("#real .chip", "player 1 to move"), ("#lanes .now", 1), "ArrowLeft")
     page.locator("#tree summary").focus()
     page.keyboard.press("Enter")
     go(page, ("#tree tbody tr", 7))

@@ -16,10 +16,7 @@ from reverie.agent.loading import load_opponent
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, count_noun
 from reverie.envs.config import EnvLike
-
-ELO_PER_LOGIT = 400 / np.log(10)
-NORMAL_95 = 1.96
-"""Half of a 95 % interval in standard deviations."""
+from reverie.run.rating import count_results, rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +77,8 @@ def arena(
         first, second = (i, j) if isinstance(loaded[i], Agent) else (j, i)
         agent, opponent = loaded[first], loaded[second]
         if isinstance(agent, Agent):
-            scores = np.sign(agent.evaluate(games, env=env, seed=seed, opponent=opponent).scores)
-            counts[first, second] = [(scores[::2] == sign).sum() for sign in (1, 0, -1)]
-            counts[second, first] = [(scores[1::2] == sign).sum() for sign in (-1, 0, 1)]
+            scores = agent.evaluate(games, env=env, seed=seed, opponent=opponent).scores
+            counts[first, second], counts[second, first] = count_results(scores)
     names = _name_players(loaded)
     is_random = [isinstance(player, str) and player == "random" for player in loaded]
     elo, half = rate(counts, is_random.index(True) if any(is_random) else None)
@@ -95,33 +91,3 @@ def _name_players(players: Sequence[Agent | str]) -> list[str]:
     """Return different names: the run and the step."""
     names = [player if isinstance(player, str) else f"{player.run.name}@{player.step}" for player in players]
     return [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
-
-
-def rate(counts: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Elo ratings ``[P]`` of P players, and half the widths of their 95 % intervals.
-
-    Bradley and Terry, "Rank analysis of incomplete block designs", 1952, with an advantage h of the first player: the
-    probability that i, who moves first, beats j is 1 / (1 + exp(-(r_i - r_j + h))). A draw is half a win. The penalty
-    of Firth, "Bias reduction of maximum likelihood estimates", 1993, adds a draw per parameter, so that ratings are
-    finite and nearly unbiased. Intervals follow from the Fisher information.
-
-    Args:
-        counts: games that i has won, drawn and lost as the first player against j, ``[P, P, 3]``.
-        anchor: the player whose rating is 0; None: the mean of all is 0.
-    """
-    first, second = np.nonzero(counts.sum(-1))
-    won, drawn, _ = counts[first, second].T
-    games, points = counts[first, second].sum(-1), won + drawn / 2
-    x = np.eye(len(counts))[first] - np.eye(len(counts))[second]
-    x = np.concatenate([x, np.ones((len(x), 1))], 1)  # [pairs, P + 1]
-    beta = np.zeros(x.shape[1])
-    for _ in range(100):  # Newton's method; a rating of all players may be added
-        p = 1 / (1 + np.exp(-x @ beta))
-        weight = games * p * (1 - p)
-        covariance = np.linalg.pinv((x.T * weight) @ x, rcond=1e-9, hermitian=True)
-        leverage = weight * np.einsum("ni,ij,nj->n", x, covariance, x)
-        step = covariance @ x.T @ (points - games * p + leverage * (0.5 - p))
-        beta += np.clip(step, -1, 1) / 2  # whole steps can oscillate, with few games
-    contrast = np.eye(len(counts)) - (1 / len(counts) if anchor is None else np.eye(len(counts))[anchor])
-    deviation = np.sqrt(np.diag(contrast @ covariance[:-1, :-1] @ contrast.T).clip(min=0))
-    return ELO_PER_LOGIT * contrast @ beta[:-1] + 0.0, ELO_PER_LOGIT * NORMAL_95 * deviation

@@ -21,9 +21,6 @@ from reverie.nn.functional import one_hot
 from reverie.nn.state_space import Latent
 from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, Transition, search
 
-Q_RANGE_FLOOR = 0.01
-"""As MuZero's ``q_range_floor``."""
-
 
 def can_search_latents(learner: Any, action_spec: ActionSpec) -> bool:
     """Return whether ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
@@ -43,7 +40,9 @@ class LatentSearchPolicy:
             )
         self.learner = learner
         self.policy: Any = learner.policy
-        self.settings: SearchSettings = SearchSettings(simulations, q_range_floor=Q_RANGE_FLOOR)
+        # Differences that are small on the scale of returns by which the actor learns are the critic's errors.
+        floor = float(learner.return_scale()[1])
+        self.settings: SearchSettings = SearchSettings(simulations, q_range_floor=floor)
 
     def initial(self, num_envs: int) -> Any:
         return self.policy.initial(num_envs)

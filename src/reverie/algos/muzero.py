@@ -4,7 +4,8 @@ With the search of Gumbel MuZero (Danihelka et al., ICLR 2022; ``objectives/tree
 decoder predicts rewards, values and the policy that the search finds; the agent acts by searching in it. With two
 players, each row is seen by the player to move, its reward belongs to the player who moved before, and the discount is
 negative. Some windows are searched again with newer networks: Schrittwieser et al., "Online and offline reinforcement
-learning by planning with a learned model", NeurIPS 2021 (Reanalyze).
+learning by planning with a learned model", NeurIPS 2021 (Reanalyze). With a ``consistency_coef``, predicted latents are
+like those of the rows that come: Ye et al., "Mastering Atari games with limited data", NeurIPS 2021 (EfficientZero).
 """
 
 from __future__ import annotations
@@ -107,6 +108,26 @@ class MuZeroNetworks(nn.Module):
         return Node(z, logits, value.mean())
 
 
+class Consistency(nn.Module):
+    """Compares predicted latents with those of the rows that came, by a projector P1 and a predictor P2.
+
+    Chen and He, "Exploring simple Siamese representation learning", CVPR 2021, as in EfficientZero, section 4.1.
+    """
+
+    def __init__(self, latent: int, units: tuple[int, ...]) -> None:
+        super().__init__()
+        self.projector: ReluMLP = ReluMLP(latent, units, latent)
+        self.predictor: ReluMLP = ReluMLP(latent, units, latent)
+
+    def forward(self, predicted: Tensor, encoded: Tensor) -> Tensor:
+        """Return 1 - cos(P2(P1(predicted)), P1(encoded)) ``[...]`` of latents ``[..., L]``.
+
+        Gradients stop at P1(encoded): without that, all latents could become the same.
+        """
+        guess = self.predictor(self.projector(predicted))
+        return 1 - torch.cosine_similarity(guess.float(), self.projector(encoded).detach().float(), -1)
+
+
 class MuZeroTargets(NamedTuple):
     """What the predictions k = 0 ... K of a window are trained to be."""
 
@@ -114,6 +135,7 @@ class MuZeroTargets(NamedTuple):
     value: Tensor  # [B, K+1]
     reward: Tensor  # [B, K+1], that came with each row
     weight: Tensor  # [B, K+1], 0 after a truncation, 1/K after the first row
+    is_later: Tensor  # [B, K+1], whether the row belongs to a later episode than the first one
     action: Tensor  # [B, K, A]; random where none was taken
 
 
@@ -127,6 +149,8 @@ class MuZeroObjective(NotesChanges, nn.Module):
         self.cfg = cfg
         self.width = width
         self.networks: MuZeroNetworks = MuZeroNetworks(obs_spec, width, cfg)
+        n = cfg.networks
+        self.consistency: Consistency | None = Consistency(n.latent, n.units[-1:]) if cfg.consistency_coef else None
         self.draws: RandomDraws = RandomDraws()
         self.discount: float = -cfg.discount if has_players(obs_spec) else cfg.discount
         scales = torch.full((cfg.unroll + 1,), 1 / cfg.unroll).index_fill(0, torch.tensor(0), 1.0)
@@ -137,6 +161,8 @@ class MuZeroObjective(NotesChanges, nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``actor``, ``critic`` and ``reward`` of windows ``[B, T]``: equation 1 and appendix G.
+
+        With a ``consistency_coef``, also ``consistency``: EfficientZero's equation 4, for rows of the first episode.
 
         Each is the mean over windows of sum_k s_k loss_k, with s_0 = 1 and s_k = 1/K. The gradient into each predicted
         latent is halved where the next one is predicted from it.
@@ -157,6 +183,11 @@ class MuZeroObjective(NotesChanges, nn.Module):
             "critic": value.loss(targets.value),
             "reward": F.pad(reward.loss(targets.reward[:, 1:]), (1, 0)),
         }  # [B, K+1]
+        if self.consistency is not None:
+            with torch.no_grad():
+                encoded = n({key: x[:, 1 : len(latents)] for key, x in batch.obs.items()})  # [B, K, L]
+            distance = self.consistency(torch.stack(latents[1:], 1), encoded)
+            losses["consistency"] = F.pad(distance.masked_fill(targets.is_later[:, 1:], 0.0), (1, 0))
         weight = targets.weight * batch.weight.unsqueeze(-1)
         terms = {name: (weight * loss).sum(1).mean() for name, loss in losses.items()}
         return Losses(terms, self.metrics(targets, log_prob), (value.mean()[:, 0] - targets.value[:, 0]).detach().abs())
@@ -176,7 +207,8 @@ class MuZeroObjective(NotesChanges, nn.Module):
     def total(self, losses: Losses) -> Tensor:
         """Return the weighted sum of the losses."""
         c, terms = self.cfg, losses.terms
-        return terms["actor"] + c.value_coef * terms["critic"] + c.reward_coef * terms["reward"]
+        total = terms["actor"] + c.value_coef * terms["critic"] + c.reward_coef * terms["reward"]
+        return total + c.consistency_coef * terms["consistency"] if self.consistency is not None else total
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> MuZeroTargets:
@@ -201,7 +233,7 @@ class MuZeroObjective(NotesChanges, nn.Module):
         return MuZeroTargets(
             policy=batch.extras[SEARCH_POLICY][:, :rows] * ~(after | over).unsqueeze(-1),
             value=values.masked_fill(over, 0.0), reward=batch.reward[:, :rows].masked_fill(after, 0.0),
-            weight=(~after | over) * self.scales,
+            weight=(~after | over) * self.scales, is_later=after,
             action=torch.where(idle, one_hot(index, action), action),
         )  # fmt: skip
 
@@ -297,9 +329,8 @@ class MuZero(ReanalyzingLearner, InspectableWorldModel):
         }
         self.objective = MuZeroObjective(self.preprocess.spec, width, cfg)
         self.to(device)
-        self.optims["model"] = Adam(
-            self.objective.networks.parameters(), cfg.lr, decoupled_decay=cfg.decoupled_weight_decay
-        )
+        learned = nn.ModuleList(filter(None, [self.objective.networks, self.objective.consistency]))
+        self.optims["model"] = Adam(learned.parameters(), cfg.lr, decoupled_decay=cfg.decoupled_weight_decay)
         self._policy = SearchPlanner(self)
 
     @property
@@ -371,6 +402,8 @@ class MuZeroConfig(ReanalyzeConfig, TDConfig):
     """Weight of the value loss."""
     reward_coef: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the reward loss."""
+    consistency_coef: Annotated[float, AtLeast(0)] = 0.0
+    """Weight of EfficientZero's consistency loss, which has 2; 0: none."""
     num_simulations: Annotated[int, AtLeast(2)] = 16
     """S, the nodes that a search adds to the tree."""
     num_considered: Annotated[int, AtLeast(2)] = 8

@@ -34,11 +34,12 @@ class RunOptions(TrustOption):
 
     def load_agent(self, env: Any) -> Agent:
         """Load the agent to act in ``env``, and let PyTorch use the CPU threads of its training."""
+        import torch
+
         from reverie.agent.loading import load
-        from reverie.core.hardware import use_threads
 
         agent = load(self.run, env=env, checkpoint=self.checkpoint, device=self.device)
-        use_threads(agent.config.threads)
+        torch.set_num_threads(agent.config.threads or torch.get_num_threads())
         return agent
 
 

@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +38,10 @@ def set_up_pytorch(device: str, threads: int, cudnn_benchmark: bool) -> str:
     """Set PyTorch's number of CPU threads, unless 0, and how cuDNN chooses; return ``device``."""
     if device == "cpu":
         keep_freed_memory()
-    use_threads(threads)
-    torch.backends.cudnn.benchmark = cudnn_benchmark
-    return device
-
-
-def use_threads(threads: int) -> None:
-    """Set PyTorch's number of CPU threads, unless 0."""
     if threads:
         torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def threads_in_use(threads: int) -> Iterator[None]:
-    """Set PyTorch's number of CPU threads in the context, unless 0."""
-    before = torch.get_num_threads()
-    use_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    return device
 
 
 def with_number(device: torch.device) -> torch.device:

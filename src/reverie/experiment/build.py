@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,10 +23,10 @@ from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import set_up_pytorch
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
-from reverie.core.protocols import BatchSource, DeviceEnv, Env, Stateful
+from reverie.core.protocols import BatchSource, DeviceEnv, Env, Policy, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
-from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
+from reverie.core.specs import ActionSpec, ObsSpec, has_players, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Mode, Window
 from reverie.envs.config import EnvLike
 from reverie.experiment.config import ExperimentConfig
@@ -55,9 +56,11 @@ from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
+from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.episodes import CollectorProtocol
 from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
+from reverie.run.rating import Rating
 from reverie.run.takeovers import ActionChannel
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
@@ -106,6 +109,8 @@ class Experiment(Trainable):
     """The environment that computes the rewards of relabeled goals; None if there is none."""
     learned_reward: LearnedReward | None = None
     """The reward that a person teaches; None: the environment's."""
+    rating: Rating | None = None
+    """The agent of the evaluation before, in a game of two players; else None."""
     remarked: set[str] = field(default_factory=set)
     """Messages that have been logged and are not repeated."""
 
@@ -117,21 +122,26 @@ class Experiment(Trainable):
         if is_recorded and isinstance(source, ReplayBuffer | DeviceRollout):
             source.shares_batch = source.supports_sharing
 
-    def evaluate(self, which: EvaluationPurpose, mode: Mode = "eval") -> Evaluation:
+    def evaluate(
+        self, which: EvaluationPurpose, mode: Mode = "eval", opponent: Policy[Any] | None = None
+    ) -> Evaluation:
         """Play whole episodes, without changing the training's random generators.
 
-        ``which`` selects the seed; only mode ``eval`` films. The episodes are played in the evaluation environments,
-        or, only after training, in the user's single instance, whose running episode is lost.
+        ``which`` selects the seed; only mode ``eval`` without an ``opponent`` films. With an opponent, who also takes
+        time, there are half as many games. The episodes are played in the evaluation environments, or, only after
+        training, in the user's single instance, whose running episode is lost.
         """
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
+        if opponent is not None:
+            episodes = 2 * math.ceil(episodes / 4)  # in pairs
         env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
         assert env is not None
         with seeded_rng(seed):
-            films = self.config.eval_video and mode == "eval"
+            films = self.config.eval_video and mode == "eval" and opponent is None
             evaluation = evaluate(
                 env, self.algo.policy, episodes, mode, _shrink_frame if films else None, seed=seed,
                 env_steps=self.clock.env_steps,
-                most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
+                most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode), opponent=opponent,
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
             remark = "their scores, marked *, include only these steps"
@@ -157,7 +167,18 @@ class Experiment(Trainable):
             if evaluation.differs_from(sampled):
                 scores = f"{evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with sampled ones"
                 logger.info(f"mean return {scores}, which agents choose with deterministic=False")
+        if self.rating is not None and which != "confirmation":
+            games = evaluation  # the first one: against random moves
+            if self.rating.weights:
+                earlier = self.config.algo.build(self.obs_spec, self.action_spec, str(self.algo.device))
+                LearnerWeights(earlier).load_state_dict(self.rating.weights)
+                games = self.evaluate(which, opponent=earlier.policy)
+            evaluation = replace(evaluation, strength={**evaluation.strength, **self.rating.measure(games.scores)})
         return evaluation
+
+    def keep_evaluated(self, values: Mapping[str, float]) -> None:
+        if self.rating is not None and "eval/elo" in values:
+            self.rating.keep(self.algo, values["eval/elo"])
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         env = self.env if which == "training" else self.eval_env
@@ -193,6 +214,8 @@ class Experiment(Trainable):
             parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
         if self.learned_reward is not None:
             parts["reward"] = self.learned_reward
+        if self.rating is not None:
+            parts["rating"] = self.rating
         return parts | {"random": RngState()}  # last, because loading the other parts can draw from it
 
     def begin(self) -> None:
@@ -338,7 +361,7 @@ def build(
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
         source=source if learned_reward is None else RelabeledSource(source, learned_reward),
-        learned_reward=learned_reward,
+        learned_reward=learned_reward, rating=Rating() if has_players(task.obs_spec) else None,
         schedule=config.schedule, log_episodes=config.log_episodes, score=config.score,
         stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
         measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",

@@ -123,8 +123,8 @@ class ExperimentConfig(Config):
     score_metric: str = "eval/score"
     """Evaluation metric that selects the best checkpoint: eval/score, the mean return, eval/success_rate, a metric of
     `env.log_info`, a loss on held-out data, or goal/recall; `NAME:min` if the lowest value is best. stop_score,
-    patience and a search use it too. OGBench's default is eval/success_rate, that of games of two players with a known
-    solution eval/optimal_moves_hard."""
+    patience and a search use it too. Defaults: for OGBench eval/success_rate, for board games eval/optimal_moves_hard
+    if the solution is known, and else eval/elo."""
     stop_score: float | None = None
     """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
     episodes. None: never stop at a score."""

@@ -11,7 +11,7 @@ from reverie.core.logger import logger
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
-from reverie.envs.board_games import has_solution
+from reverie.envs.board_games import GAMES, has_solution
 from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly
 from reverie.envs.suites import has_goal_tasks
@@ -42,9 +42,10 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
     env = config.eval_env_config
     if is_default and config.eval_episodes and has_goal_tasks(env.id):
         return config.merge({"score_metric": "eval/success_rate"})
-    is_changed = env.frame_stack > 1 or bool(env.wrappers)
-    if is_default and config.eval_episodes and not is_changed and has_solution(env.id, env.kwargs):
-        return config.merge({"score_metric": "eval/optimal_moves_hard"})
+    is_game = config.algo.plays_both_sides and (env.id in GAMES or env.kwargs.get("agent") == "all")
+    if is_default and config.eval_episodes and is_game:
+        is_solved = env.frame_stack == 1 and not env.wrappers and has_solution(env.id, env.kwargs)
+        return config.merge({"score_metric": "eval/optimal_moves_hard" if is_solved else "eval/elo"})
     return config
 
 

@@ -12,9 +12,9 @@ from reverie.core.config import ClassCall, Config, parse_call
 from reverie.core.errors import ConfigError, short_repr
 
 EVALUATION_METRICS = (
-    "eval/cut_off", "eval/drawn", "eval/episodes", "eval/length", "eval/lost", "eval/lost_to_perfect",
+    "eval/cut_off", "eval/drawn", "eval/elo", "eval/episodes", "eval/length", "eval/lost", "eval/lost_to_perfect",
     "eval/optimal_moves", "eval/optimal_moves_hard", "eval/score", "eval/score_iqm", "eval/score_iqm_high",
-    "eval/score_iqm_low", "eval/score_median", "eval/score_std", "eval/success_rate", "eval/won",
+    "eval/score_iqm_low", "eval/score_median", "eval/score_previous", "eval/score_std", "eval/success_rate", "eval/won",
 )  # fmt: skip
 """Metrics of evaluations that can rank them, besides values of the environment's info, tasks, losses and estimates."""
 UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

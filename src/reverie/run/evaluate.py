@@ -37,7 +37,7 @@ class Evaluation:
     most_steps: int | None = None
     """Steps after which episodes were cut off; None if none was."""
     strength: Mapping[str, float] = field(default_factory=dict)
-    """With two players and a known solution of the game: how well the policy plays, see ``run/match.py``."""
+    """With two players: how well the policy plays, see ``run/match.py`` and ``run/rating.py``."""
 
     @property
     def score(self) -> float:

@@ -292,6 +292,7 @@ class RunLifecycle:
                 f"{', '.join(values)}{LOG_INFO_ADVICE if has_env else ''}."
             )
         self.pending_evaluation = values
+        self.experiment.keep_evaluated(values)
         if self.reaches_stop_score(values):
             self.clock.stop = True
         if name in values:
@@ -369,8 +370,9 @@ class RunLifecycle:
         complete_store(self.experiment.store, newest)
         if not self.experiment.measurement or is_final_result_of_step(self.file, self.clock.position):
             return self.result(newest, read_evaluation(self.folder) if self.experiment.measurement else None)
-        if self.experiment.measurement == "estimate":
-            self.load(newest, ["data"])  # the estimator resumes from earlier estimates
+        # the estimator resumes from earlier estimates
+        measured_by = "data" if self.experiment.measurement == "estimate" else "rating"
+        self.load(newest, [name for name in self.parts() if name == measured_by])
         self.write_settings(is_new=False)
         with open_sinks(self.experiment, {self.final_metric: 1.0}) as sinks:
             measurement, number = self.finish(sinks)

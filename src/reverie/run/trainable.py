@@ -77,6 +77,9 @@ class Trainable(Protocol):
     def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         """Evaluate, or estimate, according to ``measures``."""
 
+    def keep_evaluated(self, values: Mapping[str, float]) -> None:
+        """Called after each evaluation during training, with its logged numbers."""
+
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         """Return the training or evaluation environments; RunError if callbacks cannot access all of them."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 
 from reverie.agent.agent import Agent
 from reverie.agent.agent_file import without_folders
@@ -22,7 +23,6 @@ from reverie.agent.world_model_inspector import require_world_model
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
-from reverie.core.hardware import threads_in_use
 from reverie.core.logger import logger
 from reverie.core.statistics import IntervalEstimate, Share
 from reverie.core.types import Batch
@@ -247,8 +247,12 @@ def _megabytes(size: float) -> str:
 
 def _describe_run(run: Agent | Path, *options: Any) -> Content:
     """Return what the page of a run shows; PyTorch uses the CPU threads of its training."""
-    with threads_in_use(run.config.threads if isinstance(run, Agent) else 0):
+    before = torch.get_num_threads()
+    torch.set_num_threads(run.config.threads or before if isinstance(run, Agent) else before)
+    try:
         return _describe(run, *options)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _describe(

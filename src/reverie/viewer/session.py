@@ -413,7 +413,10 @@ class Session:
         return find_board(self.agent)
 
     def follow(self, at: int, actions: Sequence[int]) -> int:
-        """Dream some actions of a search from row ``at``, which the model observes, in another lane."""
+        """Dream some actions of a search from row ``at``, which the model observes, in another lane.
+
+        In board games, the lane's real rows are the true positions after these moves.
+        """
         at, width, before = self._row(at, self.timeline.real), self.agent.action_spec.width, self.timeline
         steps = self._check_number(len(actions), 1, MAX_STEPS)
         chosen = torch.eye(width)[[self._check_number(action, 0, width - 1) for action in actions]]
@@ -423,7 +426,18 @@ class Session:
         line.actions += [*chosen.unsqueeze(1)]
         self._imagine(steps)
         line.share_real_rows()
+        if self.find_board is not None and self.recorded is None:
+            self._play_lane()
         return before.count_shared(line)
+
+    def _play_lane(self) -> None:
+        """Take the actions of the lane in the environment, until a game is over or the search took an illegal one."""
+        line = self.timeline
+        line.kind, line.name = "hands", LANE_NAMES["search"]
+        while len(line.real) < len(line.dream) and not (values := line.real[-1].values)["last"]:
+            if int(line.actions[len(line.real) - 1].argmax()) not in values["legal"]:
+                break
+            self.step()
 
     # ------------------------------------------------------------------ edits
 
