@@ -121,13 +121,21 @@ class Succeeding(Helped):
 def test_the_seconds_of_a_person_are_those_from_their_rows_to_the_next(monkeypatch):
     counter, time = TakeoverCounter(2), itertools.count(10.0)
     monkeypatch.setattr(wall_clock, "monotonic", lambda: next(time))
+    nobody = torch.zeros(2, dtype=torch.bool)
     for taken in (True, True, False, True):
-        counter.add(torch.tensor([taken, False]))
+        counter.add(torch.tensor([taken, False]), nobody)
     assert counter.seconds == 2
     resumed = TakeoverCounter(2)
     resumed.load_state_dict(counter.state_dict())
-    resumed.add(None)
+    resumed.add(None, nobody)
     assert (resumed.seconds, resumed.pop_metrics(4)["human/seconds"]) == (3, 3)  # the pause between does not count
+
+
+def test_a_takeover_goes_on_in_the_next_episode():
+    counter = TakeoverCounter(2)
+    for taken, begins in ((True, False), (False, True), (True, False), (False, False), (True, False)):
+        counter.add(torch.tensor([taken, False]), torch.tensor([begins, False]))
+    assert (counter.count, counter.steps) == (2, 3)
 
 
 class Slow(Helped):
@@ -156,7 +164,7 @@ def test_evaluations_are_none_of_a_persons_seconds(tmp_path, monkeypatch):
         learning_starts=19, eval_episodes=1, console=False, human=script, callbacks=[Watch()], run=tmp_path / "run",
         **{"schedule.eval_every": 7, "schedule.log_every": 20},
     )  # fmt: skip
-    assert seconds[-1] == 15  # four of each episode, as the reset takes none, but for the newest
+    assert seconds[-1] == 18  # all steps, as the reset takes none, but for the newest ones
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, [10, 20, 40]), (1e6, [40])])

@@ -145,29 +145,40 @@ def compare(
 
 
 def _move_to_axis(settings: Sequence[ComparedSetting], axis: str) -> list[ComparedSetting]:
-    """Return ``settings`` with their curves along ``axis``, without marks at the end; ConfigError if none has any."""
-    moved = []
+    """Return ``settings`` with their curves along ``axis``; ConfigError if none has any.
+
+    Marks at the end stay on the axis of a person's seconds alone.
+    """
+    moved, is_logged = [], False
     for setting in settings:
         logs = [read_metrics(RunFolder(path).metrics, (AXES[axis],)) for path in setting.runs]
+        is_logged |= any(AXES[axis] in row for log in logs for row in log)
         points = [along_axis(series, log, axis) for series, log in zip(setting.curve.points, logs, strict=True)]
         measured = MeasurementSettings(unit=axis, evaluates=False, period=None, early=False)
+        changes: dict[str, Any] = {"unit": axis, "is_final": False}
+        if axis == "person":
+            ends = (along_axis((np.array([setting.steps]), np.zeros(1)), log, axis)[0] for log in logs)
+            changes = {"unit": "seconds of a person", "steps": max((int(end[-1]) for end in ends), default=0)}
         curve = replace(seeds_curve_data(points, measured), source=setting.curve.source)
-        moved.append(
-            replace(setting, curve=curve, unit="seconds of a person" if axis == "person" else axis, is_final=False)
-        )
-    if not any(len(steps) for setting in moved for steps, _ in setting.curve.points):
+        moved.append(replace(setting, curve=curve, **changes))
+    if not is_logged or not any(len(steps) for setting in moved for steps, _ in setting.curve.points):
         raise ConfigError(f"axis = {axis}: no run has logged {AXES[axis]} next to a score. Use another axis.")
     return moved
 
 
 def along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> Series:
-    """Return a series of steps and values along another of :data:`AXES`; empty if the log does not have it."""
+    """Return a series of steps and values along another of :data:`AXES`; empty if the log does not have it.
+
+    A run without a person has 0 of a person's seconds. While nobody helps, the newest value replaces the others.
+    """
     if axis == "steps":
         return series
     steps, numbers = metric_series(log, AXES[axis])
-    if not len(steps):
+    if not len(steps) and axis != "person":
         return steps, numbers
-    return np.interp(series[0], [0, *steps], [0, *numbers]), series[1]
+    x = np.interp(series[0], [0, *steps], [0, *numbers])
+    kept = np.diff(x, append=np.inf) > 0 if axis == "person" else slice(None)
+    return x[kept], series[1][kept]
 
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:

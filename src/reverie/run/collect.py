@@ -117,7 +117,7 @@ class EnvCollector:
                 if self.person is not None and (judgment := self.person.judge(self._step)) is not None:
                     self._end_episode(self._step, *judgment)
                 if self._tags is not None or self.takeovers.is_open:
-                    self.takeovers.add(self._tags)
+                    self.takeovers.add(self._tags, self._step.is_first)
                     self._tags = None
             except Exception as error:
                 self._failure = error

@@ -39,7 +39,10 @@ class ActionChannel(Protocol):
 
 
 class TakeoverCounter:
-    """Counts a person's steps in N environments, and the takeovers: steps of a person after a step of the policy."""
+    """Counts a person's steps in N environments, and the takeovers: steps of a person after one of the policy.
+
+    A takeover can go on in the next episode.
+    """
 
     def __init__(self, num_envs: int) -> None:
         self.steps: int = 0
@@ -54,14 +57,18 @@ class TakeoverCounter:
         self._newest: Tensor = torch.zeros(num_envs, dtype=torch.bool)
         self._assisted: Tensor = torch.zeros(num_envs, dtype=torch.bool)  # in the running episode
 
-    def add(self, tags: Tensor | None) -> None:
-        """Count one step of each environment; a person took those in which ``tags`` ``[N]`` is set. None: none."""
+    def add(self, tags: Tensor | None, begins: Tensor) -> None:
+        """Count one step of each environment; a person took those in which ``tags`` ``[N]`` is set. None: none.
+
+        ``begins`` ``[N]``: whether instead of a step an episode has begun.
+        """
         tags = torch.zeros_like(self._newest) if tags is None else tags.cpu()
         before, self._time = self._time, wall_clock.monotonic()
         self.seconds += self._time - before if self.is_open else 0.0
         self.steps += int(tags.sum())
         self.count += int((tags & ~self._newest).sum())
-        self._newest, self.is_open = tags.clone(), bool(tags.any())
+        self._newest = torch.where(begins.cpu(), self._newest, tags)
+        self.is_open = bool(self._newest.any())
         self._assisted |= tags
 
     def skip(self, seconds: float) -> None:

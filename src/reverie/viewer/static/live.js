@@ -35,17 +35,21 @@ class LiveHands extends Hands {
     this.page.send("act", { action: this.flat });
   }
 
-  // Keys are sent in the order in which they were pressed.
+  // Keys are sent in the order in which they were pressed. Those that are held before one takes over count from then on.
   press(key) {
     if (this.held.has(key)) return;
     this.held.add(key);
-    this.page.send("act", { keys: [...this.held] });
+    this.sendKeys();
   }
 
   release(key) {
     if (key === undefined ? !this.held.size : !this.held.delete(key)) return;
     if (key === undefined) this.held.clear();
-    this.page.send("act", { keys: [...this.held] });
+    this.sendKeys();
+  }
+
+  sendKeys() {
+    if (this.page.mine) this.page.send("act", { keys: [...this.held] });
   }
 
   // Shows the action that is held; what the mask forbids is disabled.
@@ -144,11 +148,12 @@ class Live {
   take(row) {
     const key = [row.owner, row.paused, row.closed, row.hz].join();
     if (key !== this.key) this.say(describe(row));
-    if (row.owner === "you" && !this.mine) $("#stage").focus({ preventScroll: true });
-    if (row.owner !== "you") this.hands.held?.clear();
+    const begins = row.owner === "you" && !this.mine;
     this.key = key;
     this.picture = row.pictures[0]?.blob ?? (row.number === this.row?.number || row.closed ? this.picture : null);
     this.row = row;
+    if (begins) $("#stage").focus({ preventScroll: true });
+    if (begins && row.hz && this.hands.held.size) this.hands.sendKeys();
     requestAnimationFrame(() => {
       this.draw();
       setTimeout(() => this.sendText("drawn"), SLOW);
@@ -202,7 +207,9 @@ class Live {
     if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.hands.about) return;
     if (target.tagName === "SELECT" || (target.tagName === "BUTTON" && ["Space", "Enter"].includes(key))) return;
     if (target.tagName === "INPUT" && /^(Arrow|Home|End|Page)/.test(key)) return; // which move the slider
-    if (this.mine && !event.shiftKey && this.hands.keys.has(key)) this.hands.press(key);
+    const acts = !event.shiftKey && this.hands.keys.has(key);
+    if (acts && !this.mine && !this.commands[key]) return this.hands.press(key);
+    if (acts && this.mine) this.hands.press(key);
     else if (this.commands[key] && !event.repeat) this.commands[key][1]();
     else if (this.mine && key === "Enter" && !this.hands.single) this.hands.act();
     else return;
