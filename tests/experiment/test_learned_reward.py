@@ -259,7 +259,18 @@ def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
     first.add(first.propose(), "tie")
     with pytest.raises(ConfigError, match="was changed by another process"):
         second.add(second.propose(), "first")
+    with pytest.raises(ConfigError, match="was changed by another process"):
+        second.undo()
     assert [label.answer for label in LabelFile.read(tmp_path / "f", "preferences").labels] == ["tie"]
+
+
+def test_an_answer_that_a_full_disk_refused_is_given_again(walked, tmp_path, monkeypatch):
+    session = LabelSession(str(walked), tmp_path / "f", "preferences", 3)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(LabelFile, "write", mock.Mock(side_effect=OSError("full")))
+        session.add(session.propose(), "tie")
+    session.add(session.propose(), "first")
+    assert LabelFile.read(tmp_path / "f", "preferences").labels == session.file.labels
 
 
 def test_clips_have_all_their_rows_in_one_episode(walked, tmp_path):
