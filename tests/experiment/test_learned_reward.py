@@ -174,6 +174,10 @@ def test_labels_of_a_run_are_valid_when_its_rows_are_gone(recorded, tmp_path, qu
     experiment.close()
     assert experiment.learned_reward.is_fitted
 
+    copy = next((tmp_path / "labels.rows").iterdir())
+    copy.write_bytes(b"")
+    with pytest.raises(DataError, match=f"{copy.name}: changed, .* Restore this file"):
+        build(config, Walk)
 
 def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(recorded, tmp_path, quick, monkeypatch):
     asked = []
@@ -433,6 +437,7 @@ def test_labels_that_cannot_be_learned_from_are_refused(kind, edit, expected, re
         ({}, True),
         ({"reward": "preferences:{labels}"}, False),
         ({"human.intervention_reward": -1.0, "human.reward": "only"}, False),
+        ("preferences", lambda head, lines: head.update(data="") or lines, "neither data nor copies"),
         ({"human.intervention_reward": -1.0}, True),  # added to the environment's
     ],
 )
