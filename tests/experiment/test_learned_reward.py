@@ -346,7 +346,12 @@ def test_a_run_that_asks_learns_nothing_before_the_first_fit(tmp_path, quick):
         session.add(clips, prefers(first, second))
         experiment.source.sample()
     assert experiment.source.sample().reward.any()
-    kept = experiment.learned_reward.model
+    kept, written = experiment.learned_reward.model, labels.read_bytes()
+    labels.write_bytes(written[:-5])
+    with logged() as lines:
+        experiment.source.sample()
+    assert "Expected a file that" in lines[0]
+    labels.write_bytes(written)
     for count in range(10):
         assert experiment.learned_reward.model is kept, count
         session.add(session.propose(), "first")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import init_context
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, Env
 from reverie.core.rows import Rows
@@ -60,12 +60,13 @@ class LearnedReward:
             return
         if (stamp := (self.path.stat().st_mtime_ns, self.path.stat().st_size)) == self._stamp:
             return
-        self._stamp, file = stamp, LabelFile.read(self.path, self.kind)
-        if is_fit_due(self.number, len(file.labels)):
-            try:
+        self._stamp = stamp
+        try:
+            file = LabelFile.read(self.path, self.kind)
+            if is_fit_due(self.number, len(file.labels)):
                 self.fit_to(file)
-            except DataError as error:
-                logger.info(f"reward: {error}")
+        except ReverieError as error:  # the run goes on with the reward that it has
+            logger.info(f"reward: {error}")
 
     def fit_to(self, file: LabelFile) -> None:
         """Fit to all labels of ``file``."""
@@ -151,6 +152,8 @@ def build_learned_reward(
     reward = LearnedReward(Path(path), kind, model, fit)
     reward.is_asking = config.human.person == PERSON_PAGE
     if reward.is_asking:
+        if reward.path.exists():
+            LabelFile.read(reward.path, kind)  # an error only now: later, the run goes on
         reward.refresh()
         if not reward.is_fitted:
             logger.info(f"reward: 0, until {path} has enough answers")
