@@ -383,6 +383,17 @@ def test_a_run_that_asks_resumes_bit_for_bit_until_a_fit_is_due(number, is_due, 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_resumes(walked, tmp_path, quick):
+    settings = {"env.id": "Walk", "human.person": "page", "reward": write_labels(walked, tmp_path / "labels", count=20)}
+    before = build(QUICK.merge(settings), Walk, human=PageChannel())
+    LabelSession(str(walked), tmp_path / "labels", "preferences").undo()
+    after = build(QUICK.merge(settings), Walk, human=PageChannel()).learned_reward
+    assert not after.is_fitted
+    after.load_state_dict(before.learned_reward.state_dict())
+    assert after.is_fitted
+    assert (after.number, after.labels) == (20, before.learned_reward.labels)
+
+
         ({"reward": "taste:labels"}, "expected preferences:FILE or success:FILE"),
         ({"reward": "success:{labels}"}, "has labels of preferences: expected labels of success"),
         ({"reward": "preferences:{labels}.missing"}, "labels.missing: FileNotFoundError"),

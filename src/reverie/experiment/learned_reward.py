@@ -89,15 +89,15 @@ class LearnedReward:
         return {name: getattr(self, name) for name in names} | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the weights, if they were fitted to the same labels. With others, this model is newer.
+        """Restore the weights, if they were fitted to the same labels. With others, this model is newer, if it is fitted.
 
         While a person is asked, they stay until the next fit is due.
         """
         number, labels = int(state["number"]), self.labels
-        if self.is_asking and not is_fit_due(number, self.number):
-            file = LabelFile.read(self.path, self.kind) if number else None
-            labels = replace(file, labels=file.labels[:number]).checksum if file else ""
-        if state["labels"] == labels:
+        if self.is_asking and self.is_fitted and not is_fit_due(number, self.number):
+            file = LabelFile.read(self.path, self.kind)
+            labels = replace(file, labels=file.labels[:number]).checksum
+        if state["labels"] == labels or not self.is_fitted:
             self.model.load_state_dict(state["model"])
             self.labels, self.number, self.is_fitted = labels, number, bool(state["is_fitted"])
         else:
