@@ -170,14 +170,15 @@ def test_labels_of_a_run_are_valid_when_its_rows_are_gone(recorded, tmp_path, qu
     write_labels(recorded, labels, count=20)
     write_labels(run, labels, count=20)
     shutil.rmtree(run / "replay")
-    experiment = build(QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"}), Walk)
+    config = QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"})
+    experiment = build(config, Walk)
     experiment.close()
     assert experiment.learned_reward.is_fitted
-
     copy = next((tmp_path / "labels.rows").iterdir())
     copy.write_bytes(b"")
     with pytest.raises(DataError, match=f"{copy.name}: changed, .* Restore this file"):
         build(config, Walk)
+
 
 def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(recorded, tmp_path, quick, monkeypatch):
     asked = []
@@ -199,14 +200,16 @@ def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(record
 
 @pytest.mark.parametrize("answer", ["wrong", "skip"])
 def test_wrong_clips_are_not_fitted(answer, recorded, tmp_path, quick):
-    write_labels(recorded, labels := tmp_path / "labels", count=25)
+    write_labels(recorded, labels := tmp_path / "labels", count=26)
+    session = LabelSession(str(recorded), labels, "preferences")
+    session.add(session.file.labels[0].clips, answer)  # the newest answer counts
     reverie.label(recorded, "preferences", labels, lambda *clips: answer, count=10, steps=3)
     session = LabelSession(str(recorded), labels, "preferences")
     assert bool(session.advice()) == (answer == "wrong")
     with logged() as lines:
         build(QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"}), Walk).close()
     assert any(line.startswith("reward: 25 preferences") for line in lines)
-    assert any("10 of 35 look wrong" in line for line in lines) == (answer == "wrong")
+    assert any("11 of 37 look wrong" in line for line in lines) == (answer == "wrong")
 
 
 class Plane(gymnasium.Env):
@@ -380,9 +383,6 @@ def test_a_run_that_asks_resumes_bit_for_bit_until_a_fit_is_due(number, is_due, 
         assert_same(whole, parts)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
 def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_resumes(walked, tmp_path, quick):
     settings = {"env.id": "Walk", "human.person": "page", "reward": write_labels(walked, tmp_path / "labels", count=20)}
     before = build(QUICK.merge(settings), Walk, human=PageChannel())
@@ -394,6 +394,9 @@ def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_r
     assert (after.number, after.labels) == (20, before.learned_reward.labels)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
         ({"reward": "taste:labels"}, "expected preferences:FILE or success:FILE"),
         ({"reward": "success:{labels}"}, "has labels of preferences: expected labels of success"),
         ({"reward": "preferences:{labels}.missing"}, "labels.missing: FileNotFoundError"),
@@ -434,6 +437,7 @@ def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_p
         ("preferences", lambda head, lines: [x | {"clips": [[0, 9999], [0, 0]]} for x in lines], "episode 0, row 9999"),
         ("preferences", lambda head, lines: head.update(fingerprint="x") or lines, "the checksum x, but .* has "),
         ("preferences", lambda head, lines: head.pop("data") and lines, "KeyError: 'data'. Expected a file that"),
+        ("preferences", lambda head, lines: head.update(data="") or lines, "neither data nor copies"),
         ("preferences", lambda head, lines: [7], "Expected a file that reverie data"),
     ],
 )  # fmt: skip
@@ -453,7 +457,6 @@ def test_labels_that_cannot_be_learned_from_are_refused(kind, edit, expected, re
         ({}, True),
         ({"reward": "preferences:{labels}"}, False),
         ({"human.intervention_reward": -1.0, "human.reward": "only"}, False),
-        ("preferences", lambda head, lines: head.update(data="") or lines, "neither data nor copies"),
         ({"human.intervention_reward": -1.0}, True),  # added to the environment's
     ],
 )

@@ -99,7 +99,7 @@ class LearnedReward:
             labels = replace(file, labels=file.labels[:number]).checksum
         if state["labels"] == labels or not self.is_fitted:
             self.model.load_state_dict(state["model"])
-            self.labels, self.number, self.is_fitted = labels, number, bool(state["is_fitted"])
+            self.labels, self.number, self.is_fitted = state["labels"], number, bool(state["is_fitted"])
         else:
             logger.info("reward: the labels have changed since the checkpoint, so the reward is fitted to the new ones")
 
@@ -192,8 +192,9 @@ def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows | None) ->
     answers = (*model.values, SKIP, WRONG)
     if unknown := {label.answer for label in file.labels} - {*answers}:
         raise DataError(f"{file.path}: answer {min(unknown)!r}: expected {', '.join(answers)}. Correct the file.")
-    newest = {(label.clips, label.copy): label for label in file.labels if label.answer in model.values}
-    labels = sorted(newest.values(), key=lambda label: label.copy != "")  # those of the data first
+    newest = {(label.clips, label.copy): label for label in file.labels}
+    fitted = [label for label in newest.values() if label.answer in model.values]
+    labels = sorted(fitted, key=lambda label: label.copy != "")  # those of the data first
     values = torch.tensor([model.values[label.answer] for label in labels], device=model.device)
     is_chosen = torch.tensor([label.is_chosen for label in labels], dtype=torch.bool)
     try:
