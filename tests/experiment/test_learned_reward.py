@@ -170,9 +170,14 @@ def test_labels_of_a_run_are_valid_when_its_rows_are_gone(recorded, tmp_path, qu
     write_labels(recorded, labels, count=20)
     write_labels(run, labels, count=20)
     shutil.rmtree(run / "replay")
-    experiment = build(QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"}), Walk)
+    config = QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"})
+    experiment = build(config, Walk)
     experiment.close()
     assert experiment.learned_reward.is_fitted
+    copy = next((tmp_path / "labels.rows").iterdir())
+    copy.write_bytes(b"")
+    with pytest.raises(DataError, match=f"{copy.name}: changed, .* Restore this file"):
+        build(config, Walk)
 
 
 def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(recorded, tmp_path, quick, monkeypatch):
@@ -195,14 +200,16 @@ def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(record
 
 @pytest.mark.parametrize("answer", ["wrong", "skip"])
 def test_wrong_clips_are_not_fitted(answer, recorded, tmp_path, quick):
-    write_labels(recorded, labels := tmp_path / "labels", count=25)
+    write_labels(recorded, labels := tmp_path / "labels", count=26)
+    session = LabelSession(str(recorded), labels, "preferences")
+    session.add(session.file.labels[0].clips, answer)  # the newest answer counts
     reverie.label(recorded, "preferences", labels, lambda *clips: answer, count=10, steps=3)
     session = LabelSession(str(recorded), labels, "preferences")
     assert bool(session.advice()) == (answer == "wrong")
     with logged() as lines:
         build(QUICK.merge({"env.id": "Walk", "reward": f"preferences:{labels}"}), Walk).close()
     assert any(line.startswith("reward: 25 preferences") for line in lines)
-    assert any("10 of 35 look wrong" in line for line in lines) == (answer == "wrong")
+    assert any("11 of 37 look wrong" in line for line in lines) == (answer == "wrong")
 
 
 class Plane(gymnasium.Env):
@@ -259,7 +266,18 @@ def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
     first.add(first.propose(), "tie")
     with pytest.raises(ConfigError, match="was changed by another process"):
         second.add(second.propose(), "first")
+    with pytest.raises(ConfigError, match="was changed by another process"):
+        second.undo()
     assert [label.answer for label in LabelFile.read(tmp_path / "f", "preferences").labels] == ["tie"]
+
+
+def test_an_answer_that_a_full_disk_refused_is_given_again(walked, tmp_path, monkeypatch):
+    session = LabelSession(str(walked), tmp_path / "f", "preferences", 3)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(LabelFile, "write", mock.Mock(side_effect=OSError("full")))
+        session.add(session.propose(), "tie")
+    session.add(session.propose(), "first")
+    assert LabelFile.read(tmp_path / "f", "preferences").labels == session.file.labels
 
 
 def test_clips_have_all_their_rows_in_one_episode(walked, tmp_path):
@@ -331,7 +349,12 @@ def test_a_run_that_asks_learns_nothing_before_the_first_fit(tmp_path, quick):
         session.add(clips, prefers(first, second))
         experiment.source.sample()
     assert experiment.source.sample().reward.any()
-    kept = experiment.learned_reward.model
+    kept, written = experiment.learned_reward.model, labels.read_bytes()
+    labels.write_bytes(written[:-5])
+    with logged() as lines:
+        experiment.source.sample()
+    assert "Expected a file that" in lines[0]
+    labels.write_bytes(written)
     for count in range(10):
         assert experiment.learned_reward.model is kept, count
         session.add(session.propose(), "first")
@@ -358,6 +381,17 @@ def test_a_run_that_asks_resumes_bit_for_bit_until_a_fit_is_due(number, is_due, 
     assert any("the labels have changed" in line for line in lines) == is_due
     if not is_due:
         assert_same(whole, parts)
+
+
+def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_resumes(walked, tmp_path, quick):
+    settings = {"env.id": "Walk", "human.person": "page", "reward": write_labels(walked, tmp_path / "labels", count=20)}
+    before = build(QUICK.merge(settings), Walk, human=PageChannel())
+    LabelSession(str(walked), tmp_path / "labels", "preferences").undo()
+    after = build(QUICK.merge(settings), Walk, human=PageChannel()).learned_reward
+    assert not after.is_fitted
+    after.load_state_dict(before.learned_reward.state_dict())
+    assert after.is_fitted
+    assert (after.number, after.labels) == (20, before.learned_reward.labels)
 
 
 @pytest.mark.parametrize(
@@ -403,6 +437,7 @@ def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_p
         ("preferences", lambda head, lines: [x | {"clips": [[0, 9999], [0, 0]]} for x in lines], "episode 0, row 9999"),
         ("preferences", lambda head, lines: head.update(fingerprint="x") or lines, "the checksum x, but .* has "),
         ("preferences", lambda head, lines: head.pop("data") and lines, "KeyError: 'data'. Expected a file that"),
+        ("preferences", lambda head, lines: head.update(data="") or lines, "neither data nor copies"),
         ("preferences", lambda head, lines: [7], "Expected a file that reverie data"),
     ],
 )  # fmt: skip

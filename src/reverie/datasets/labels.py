@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -62,9 +61,9 @@ class LabelFile:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             labels = [
                 Label(
-                    **line
-                    | {"clips": tuple((index(i), index(j)) for i, j in line["clips"]), "answer": str(line["answer"])}
-                )
+                    tuple((index(i), index(j)) for i, j in line["clips"]), str(line["answer"]), bool(line["is_chosen"]),
+                    str(line["copy"]),
+                )  # fmt: skip
                 for line in lines
             ]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])
@@ -72,6 +71,8 @@ class LabelFile:
             is_pair = file.kind == "preferences"
             if file.steps < is_pair or any(len(label.clips) != 1 + is_pair for label in labels):
                 raise ValueError("clips of no length, or another number of them for each answer")
+            if not data and any(label.answer != SKIP and not label.copy for label in labels):
+                raise ValueError("neither data nor copies")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: {type(error).__name__}: {error}. Expected a file that reverie data compare-clips or reverie "
@@ -104,7 +105,7 @@ class LabelFile:
     def write_copy(self, rows: Rows) -> str:
         """Write the ``rows`` of clips ``[n, T, ...]``, as learners see them; return the name of the file."""
         np.savez_compressed(content := io.BytesIO(), **rows)  # type: ignore[arg-type]
-        name = f"{hashlib.sha256(content.getvalue()).hexdigest()[:16]}.npz"
+        name = _name_copy(content.getvalue())
         with disk_errors_as_run_error(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self.folder / name, content.getvalue())
@@ -113,9 +114,12 @@ class LabelFile:
     def read_copy(self, name: str) -> Rows:
         """Return the rows ``[n, T, ...]`` that ``write_copy`` has written; DataError if they cannot be read."""
         try:
-            with np.load(below(self.folder, name), allow_pickle=False) as file:
+            content = below(self.folder, name).read_bytes()
+            if name != (found := _name_copy(content)):
+                raise ValueError(f"changed, its checksum is that of {found}")
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 return dict(file)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError) as error:
             raise DataError(
                 f"{self.folder / name}: {error}. Restore this file, or remove its line in {self.path}."
             ) from None
@@ -127,6 +131,11 @@ class LabelFile:
                 f"{self.path} has labels of {self.data}, with the checksum {self.fingerprint}, but "
                 f"{rows.recorded.label} has {rows.fingerprint}. Pass the labeled data, or label these in another file."
             )
+
+
+def _name_copy(content: bytes) -> str:
+    """Return the name of a file of copied rows: its checksum."""
+    return f"{hashlib.sha256(content).hexdigest()[:16]}.npz"
 
 
 class IndexedRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,22 +149,25 @@ class LabelSession:
         return f"episode {clip[0]}, row {clip[1]}"
 
     def add(self, clips: Clips, answer: str) -> None:
-        """Write an answer to the file; ConfigError if it is none, or if another process has written there."""
+        """Write an answer to the file; ConfigError if it is none."""
         if answer not in self.answers:
             raise ConfigError(
                 f"answer = {answer!r}: expected {', '.join(self.answers)}.{did_you_mean(str(answer), self.answers)}"
             )
-        written = LabelFile.read(self.file.path, self.file.kind).labels if self.file.path.exists() else []
-        if written != self.file.labels:
-            raise ConfigError(f"{self.file.path} was changed by another process. Label in one at a time.")
         copy = self.file.write_copy(self.read(clips)) if self.grows and answer != SKIP else ""
-        self.file.labels.append(Label(clips, answer, clips in self._chosen, copy))
-        self.file.write()
+        self._write([*self.file.labels, Label(clips, answer, clips in self._chosen, copy)])
 
     def undo(self) -> None:
         """Remove the newest answer from the file."""
-        del self.file.labels[-1:]
-        self.file.write()
+        self._write(self.file.labels[:-1])
+
+    def _write(self, labels: list[Label]) -> None:
+        """Let the file have these ``labels``; ConfigError if another process has written there."""
+        written = LabelFile.read(self.file.path, self.file.kind).labels if self.file.path.exists() else []
+        if written != self.file.labels:
+            raise ConfigError(f"{self.file.path} was changed by another process. Label in one at a time.")
+        replace(self.file, labels=labels).write()
+        self.file.labels = labels  # not if the disk was full: the next answer is written then
 
     def count(self) -> dict[str, int]:
         """Return the number of each answer so far."""

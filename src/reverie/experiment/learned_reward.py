@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import init_context
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, Env
 from reverie.core.rows import Rows
@@ -60,12 +60,13 @@ class LearnedReward:
             return
         if (stamp := (self.path.stat().st_mtime_ns, self.path.stat().st_size)) == self._stamp:
             return
-        self._stamp, file = stamp, LabelFile.read(self.path, self.kind)
-        if is_fit_due(self.number, len(file.labels)):
-            try:
+        self._stamp = stamp
+        try:
+            file = LabelFile.read(self.path, self.kind)
+            if is_fit_due(self.number, len(file.labels)):
                 self.fit_to(file)
-            except DataError as error:
-                logger.info(f"reward: {error}")
+        except ReverieError as error:  # the run goes on with the reward that it has
+            logger.info(f"reward: {error}")
 
     def fit_to(self, file: LabelFile) -> None:
         """Fit to all labels of ``file``."""
@@ -88,17 +89,17 @@ class LearnedReward:
         return {name: getattr(self, name) for name in names} | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the weights, if they were fitted to the same labels. With others, this model is newer.
+        """Restore the weights, if they were fitted to the same labels. With others, this model is newer, if it is fitted.
 
         While a person is asked, they stay until the next fit is due.
         """
         number, labels = int(state["number"]), self.labels
-        if self.is_asking and not is_fit_due(number, self.number):
-            file = LabelFile.read(self.path, self.kind) if number else None
-            labels = replace(file, labels=file.labels[:number]).checksum if file else ""
-        if state["labels"] == labels:
+        if self.is_asking and self.is_fitted and not is_fit_due(number, self.number):
+            file = LabelFile.read(self.path, self.kind)
+            labels = replace(file, labels=file.labels[:number]).checksum
+        if state["labels"] == labels or not self.is_fitted:
             self.model.load_state_dict(state["model"])
-            self.labels, self.number, self.is_fitted = labels, number, bool(state["is_fitted"])
+            self.labels, self.number, self.is_fitted = state["labels"], number, bool(state["is_fitted"])
         else:
             logger.info("reward: the labels have changed since the checkpoint, so the reward is fitted to the new ones")
 
@@ -151,6 +152,8 @@ def build_learned_reward(
     reward = LearnedReward(Path(path), kind, model, fit)
     reward.is_asking = config.human.person == PERSON_PAGE
     if reward.is_asking:
+        if reward.path.exists():
+            LabelFile.read(reward.path, kind)  # an error only now: later, the run goes on
         reward.refresh()
         if not reward.is_fitted:
             logger.info(f"reward: 0, until {path} has enough answers")
@@ -189,8 +192,9 @@ def fit_labels(model: RewardModel, file: LabelFile, rows: IndexedRows | None) ->
     answers = (*model.values, SKIP, WRONG)
     if unknown := {label.answer for label in file.labels} - {*answers}:
         raise DataError(f"{file.path}: answer {min(unknown)!r}: expected {', '.join(answers)}. Correct the file.")
-    newest = {(label.clips, label.copy): label for label in file.labels if label.answer in model.values}
-    labels = sorted(newest.values(), key=lambda label: label.copy != "")  # those of the data first
+    newest = {(label.clips, label.copy): label for label in file.labels}
+    fitted = [label for label in newest.values() if label.answer in model.values]
+    labels = sorted(fitted, key=lambda label: label.copy != "")  # those of the data first
     values = torch.tensor([model.values[label.answer] for label in labels], device=model.device)
     is_chosen = torch.tensor([label.is_chosen for label in labels], dtype=torch.bool)
     try:
