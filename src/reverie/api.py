@@ -285,7 +285,8 @@ def _find_questions(experiment: Any, seed: int) -> Any:
         return None
     from reverie.experiment.labeling import LiveSession
 
-    return LiveSession(experiment.replay, experiment.obs_spec, reward, seed)
+    env = experiment.config.env if experiment.user_env is None else None
+    return LiveSession(experiment.replay, experiment.obs_spec, reward, env, seed)
 
 
 @contextlib.contextmanager

@@ -273,9 +273,11 @@ def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
 
 def test_an_answer_that_a_full_disk_refused_is_given_again(walked, tmp_path, monkeypatch):
     session = LabelSession(str(walked), tmp_path / "f", "preferences", 3)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+    clips = session.propose()
+    with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "write", mock.Mock(side_effect=OSError("full")))
-        session.add(session.propose(), "tie")
+        with pytest.raises(OSError, match="full"):
+            session.add(clips, "tie")
     session.add(session.propose(), "first")
     assert LabelFile.read(tmp_path / "f", "preferences").labels == session.file.labels
 
@@ -336,7 +338,7 @@ def test_a_run_that_asks_learns_nothing_before_the_first_fit(tmp_path, quick):
     labels = tmp_path / "labels"
     settings = {"env.id": "Walk", "steps": 10**4, "human.person": "page", "reward": f"preferences:{labels}"}
     experiment = build(QUICK.merge(settings), Walk, human=PageChannel())
-    session = LiveSession(experiment.replay, experiment.obs_spec, experiment.learned_reward)
+    session = LiveSession(experiment.replay, experiment.obs_spec, experiment.learned_reward, None)
     assert session.propose() is None
     for _ in range(400):
         experiment.collector.collect()

@@ -150,11 +150,16 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
     return config
 
 
+def check_env_code(config: EnvConfig) -> None:
+    """Raise UntrustedError if a dataset's environment would import a module that belongs to no installed package."""
+    for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers), *names_in(config.kwargs)):
+        check_module(name, "the dataset")
+
+
 def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment of ``dataset_env_config``, if the rows were recorded in it."""
     config = dataset_env_config(info, env)
-    for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers), *names_in(config.kwargs)):
-        check_module(name, "the dataset")
+    check_env_code(config)
     base_env = make_gym(config, None, render=False)
     adapted = to_learnable_obs(base_env, config.mission)
     if isinstance(info.observation, spaces.Dict) and MASK_KEY in info.observation.spaces:

@@ -19,7 +19,9 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
+from reverie.datasets.dataset_env import dataset_env_config
 from reverie.datasets.labels import SKIP, WRONG, IndexedRows, Label, LabelFile
+from reverie.envs.config import EnvConfig
 from reverie.experiment.learned_reward import LearnedReward, fit_labels, is_fit_due, to_batch
 from reverie.experiment.rules import absolute_path
 from reverie.nn.reward_model import MEMBERS, REWARD_MODELS, ImpreciseError, RewardModel, SuccessReward
@@ -58,6 +60,8 @@ class LabelSession:
         """``steps``: actions of a clip of ``preferences``. The labels in the file ``path``, if it exists, are kept."""
         self.recorded: Any = open_recorded(DatasetConfig(path=data))
         self.obs_spec: ObsSpec = self.recorded.obs_spec
+        self.env: EnvConfig | None = dataset_env_config(self.recorded.about)
+        """The environment of the rows; None if it is unknown."""
         self.rows: IndexedRows = IndexedRows(self.recorded, keeps_rows=True)
         self._open_file(path, kind, steps, seed, grows=self.recorded.about.specs is not None)
         if not self.grows:
@@ -188,10 +192,13 @@ class LabelSession:
 class LiveSession(LabelSession):
     """Questions about the newest rows of a run while it collects them, chosen by its learned reward."""
 
-    def __init__(self, replay: ReplayBuffer, obs_spec: ObsSpec, reward: LearnedReward, seed: int = 0) -> None:
+    def __init__(
+        self, replay: ReplayBuffer, obs_spec: ObsSpec, reward: LearnedReward, env: EnvConfig | None, seed: int = 0
+    ) -> None:
         """``replay``: the rows of the run. The answers are written where ``reward`` reads them."""
         self.storage: Storage = replay.storage
         self.obs_spec: ObsSpec = obs_spec
+        self.env = env
         self.reward: LearnedReward = reward
         self._open_file(reward.path, reward.kind, 25, seed, grows=True)
         self._is_new = not reward.path.exists()

@@ -171,8 +171,8 @@ MUZERO_GRID: Settings = MUZERO | {
     "env.id": "MiniGrid-Empty-5x5-v0", "algo.reanalyze_interval": 10, "algo.value_estimator": "n_step(10)",
     "algo.batch_length": 16, "algo.discount": 0.99, "algo.networks.max_value": 2.0, "algo.consistency_coef": 2.0,
 }
-"""MiniGrid: with wide bins, values between 0 and 1 are not learned; without the consistency loss, one of three seeds needed
-five times as many env steps in DoorKey."""
+"""MiniGrid: with wide bins, values between 0 and 1 are not learned; without the consistency loss, one of three seeds
+needed five times as many env steps in DoorKey."""
 
 MUZERO_BOARD: Settings = MUZERO | {
     "steps": 250_000, "replay_ratio": 0.0625, "env.id": "reverie/TicTacToe-v0", "env.num": 64,

@@ -85,6 +85,7 @@ class Labels {
     if (this.socket.readyState !== WebSocket.OPEN || !this.asked || this.sent === this.asked) return;
     this.sent = this.asked;
     this.socket.send(answer);
+    setTimeout(() => this.sent === this.asked && ($("#status").textContent = "Wait: networks learn from the answers …"), 700);
   }
 
   end() {
