@@ -363,6 +363,20 @@ def test_a_run_that_asks_learns_nothing_before_the_first_fit(tmp_path, quick):
     experiment.close()
 
 
+@pytest.mark.parametrize("age", [1, 3])
+def test_rows_that_a_run_overwrites_are_not_asked_about(age, tmp_path, monkeypatch):
+    settings = {"env.id": "Walk", "human.person": "page", "reward": f"success:{tmp_path / 'labels'}"}
+    experiment = build(QUICK.merge(settings | {"replay.capacity": 120}), Walk, human=PageChannel())
+    session = LiveSession(experiment.replay, experiment.obs_spec, experiment.learned_reward)
+    storage = experiment.replay.storage
+    for _ in range(200):
+        experiment.collector.collect()
+    assert session.propose() is not None
+    monkeypatch.setattr(session, "_draw_new", lambda: ((0, storage.count - storage.capacity + 1 - age),))
+    assert session.propose() is None
+    experiment.close()
+
+
 @pytest.mark.parametrize(("number", "is_due"), [(5, False), (20, True)])
 def test_a_run_that_asks_resumes_bit_for_bit_until_a_fit_is_due(number, is_due, walked, tmp_path, quick, monkeypatch):
     settings = {
