@@ -273,9 +273,10 @@ def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
 
 def test_an_answer_that_a_full_disk_refused_is_given_again(walked, tmp_path, monkeypatch):
     session = LabelSession(str(walked), tmp_path / "f", "preferences", 3)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+    with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "write", mock.Mock(side_effect=OSError("full")))
-        session.add(session.propose(), "tie")
+        with pytest.raises(OSError, match="full"):
+            session.add(session.propose(), "tie")
     session.add(session.propose(), "first")
     assert LabelFile.read(tmp_path / "f", "preferences").labels == session.file.labels
 

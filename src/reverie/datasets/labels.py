@@ -61,9 +61,11 @@ class LabelFile:
             head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             labels = [
                 Label(
-                    tuple((index(i), index(j)) for i, j in line["clips"]), str(line["answer"]), bool(line["is_chosen"]),
+                    tuple((index(i), index(j)) for i, j in line["clips"]),
+                    str(line["answer"]),
+                    bool(line["is_chosen"]),
                     str(line["copy"]),
-                )  # fmt: skip
+                )
                 for line in lines
             ]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])

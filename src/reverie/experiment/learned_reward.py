@@ -89,7 +89,7 @@ class LearnedReward:
         return {name: getattr(self, name) for name in names} | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the weights, if they were fitted to the same labels. With others, this model is newer, if it is fitted.
+        """Restore the weights, unless this model is fitted to other labels, which is newer.
 
         While a person is asked, they stay until the next fit is due.
         """
