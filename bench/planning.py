@@ -5,12 +5,12 @@
     python bench/planning.py cartpole --seeds 0 1 2
     python bench/planning.py search
 
-Games: trained with the preset of the environment, then the share of hard positions (in which some legal action is not
-optimal) with an optimal action, and the games of 200 lost to a perfect player. Other environments: trained until an
-evaluation reaches the `stop_score`, with the mean score of that evaluation; `empty_plain` and `doorkey_plain` without
-EfficientZero's consistency loss. `search`: simulations per second of processor time, for 64 roots with 9
-actions, with and without kernels. Processor times are of the whole process, without the measurement at the end. Results
-are added to planning.json; those of the same task and seed are replaced.
+Games: trained with the preset of the environment (`connect4`: twice the width and steps), then the share of hard
+positions (in which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect
+player. Other environments: trained until an evaluation reaches the `stop_score`, with the mean score of that
+evaluation; `empty_plain` and `doorkey_plain` without EfficientZero's consistency loss. `search`: simulations per second
+of processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process,
+without the measurement at the end. Results are added to planning.json; those of the same task and seed are replaced.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ from reverie.envs.board_games import ConnectRules, NimRules, Rules
 from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
 
 OUT = Path(__file__).with_suffix(".json")
+WIDE: dict[str, Any] = {
+    "steps": 500_000, "algo.lr": [[0, 2e-3], [500_000, 1e-4]], "algo.batch_length": 17, "algo.networks.latent": 128,
+    "algo.networks.units": [256, 256], "algo.networks.encoder_units": [256],
+}  # fmt: skip
+"""For 134,289 positions: more games, learning to their end, and twice the width."""
 GAMES: dict[str, tuple[str, Rules, dict[str, Any]]] = {
     "tictactoe": ("reverie/TicTacToe-v0", ConnectRules(), {}),
     "connect3": (
@@ -78,7 +83,8 @@ def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:
 def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
     """Train from one seed, and measure the strength at the end."""
     env, rules, kwargs = GAMES[name]
-    options = {"env.kwargs": kwargs | {"opening_moves": 6}} | ({} if steps is None else {"steps": steps})
+    options = {"env.kwargs": kwargs | {"opening_moves": 6}} | (WIDE if name == "connect4" else {})
+    options |= {} if steps is None else {"steps": steps}
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         result = reverie.train("muzero", env=env, run=f"{folder}/run", seed=seed, eval_episodes=0, **options)

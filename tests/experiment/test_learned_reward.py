@@ -273,11 +273,10 @@ def test_two_people_do_not_overwrite_each_others_answers(walked, tmp_path):
 
 def test_an_answer_that_a_full_disk_refused_is_given_again(walked, tmp_path, monkeypatch):
     session = LabelSession(str(walked), tmp_path / "f", "preferences", 3)
-    clips = session.propose()
     with monkeypatch.context() as patch:
         patch.setattr(LabelFile, "write", mock.Mock(side_effect=OSError("full")))
         with pytest.raises(OSError, match="full"):
-            session.add(clips, "tie")
+            session.add(session.propose(), "tie")
     session.add(session.propose(), "first")
     assert LabelFile.read(tmp_path / "f", "preferences").labels == session.file.labels
 
@@ -365,6 +364,20 @@ def test_a_run_that_asks_learns_nothing_before_the_first_fit(tmp_path, quick):
     experiment.close()
 
 
+@pytest.mark.parametrize("age", [1, 3])
+def test_rows_that_a_run_overwrites_are_not_asked_about(age, tmp_path, monkeypatch):
+    settings = {"env.id": "Walk", "human.person": "page", "reward": f"success:{tmp_path / 'labels'}"}
+    experiment = build(QUICK.merge(settings | {"replay.capacity": 120}), Walk, human=PageChannel())
+    session = LiveSession(experiment.replay, experiment.obs_spec, experiment.learned_reward, None)
+    storage = experiment.replay.storage
+    for _ in range(200):
+        experiment.collector.collect()
+    assert session.propose() is not None
+    monkeypatch.setattr(session, "_draw_new", lambda: ((0, storage.count - storage.capacity + 1 - age),))
+    assert session.propose() is None
+    experiment.close()
+
+
 @pytest.mark.parametrize(("number", "is_due"), [(5, False), (20, True)])
 def test_a_run_that_asks_resumes_bit_for_bit_until_a_fit_is_due(number, is_due, walked, tmp_path, quick, monkeypatch):
     settings = {
@@ -408,6 +421,7 @@ def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_r
         ({"algorithm": "decision_transformer"}, "decision_transformer needs rewards of whole rows or episodes"),
         ({"replay.hindsight": "future"}, "replay.hindsight computes rewards too"),
         ({"env": "CartPole-v1"}, "labels: the labeled rows have other observations or actions"),
+        ({"env": "CartPole-v1", "human": "page"}, "labels: the labeled rows have other observations or actions"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,11 @@ def test_strength_is_logged_where_the_solution_is_known(perfect):
     assert metrics["eval/lost"] < 0.1
     assert not play(perfect, Chooser(last_legal), 2, 1).strength
     assert not play(Chooser(last_legal), None, 2, 1, frame_stack=2).strength  # other boards
+
+
+def test_a_confirmation_also_confirms_the_strength(perfect):
+    first, extra = (replace(play(perfect, None, 2, 1), strength={"elo": elo}) for elo in (90.0, 30.0))
+    assert first.merge(extra).strength == {"elo": 60}
 
 
 def test_a_run_is_judged_by_its_optimal_moves(tmp_path):

@@ -115,6 +115,9 @@ def test_nodes_are_a_tree_with_values_of_the_first_player(runs):
     line = session.timeline
     assert (len(line.real), len(line.dream), line.real[3].values["player"]) == (4, 6, 1)
     np.testing.assert_array_equal(line.real[3].step.obs["board"][0], board.board(position))
+    with pytest.raises(DataError, match="forbids"):
+        session.step()
+    assert len(line.real) == 4
     assert session.lane_picture(line, 3) == line.real[3].picture != line.real[2].picture
     assert session.describe_lanes()[-1]["name"] == "search 2"
     session.switch_lane(0)

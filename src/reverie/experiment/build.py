@@ -167,7 +167,7 @@ class Experiment(Trainable):
             if evaluation.differs_from(sampled):
                 scores = f"{evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with sampled ones"
                 logger.info(f"mean return {scores}, which agents choose with deterministic=False")
-        if self.rating is not None and which != "confirmation":
+        if self.rating is not None:
             games = evaluation  # the first one: against random moves
             if self.rating.weights:
                 earlier = self.config.algo.build(self.obs_spec, self.action_spec, str(self.algo.device))

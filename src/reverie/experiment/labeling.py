@@ -205,7 +205,12 @@ class LiveSession(LabelSession):
         self._kept: dict[Clips, Rows] = {}  # rows of open questions: the replay may drop them
 
     def propose(self) -> Clips | None:
-        """Return clips of the newest rows to ask about; None: there are none yet."""
+        """Return clips of the newest rows to ask about; None: none yet, or the run has just overwritten them."""
+        with contextlib.suppress(DataError):
+            return self._propose_now()
+        return None
+
+    def _propose_now(self) -> Clips | None:
         self.spans = self._find_spans()
         if self._is_new and self.file.kind == "preferences" and len(self.spans):  # no clip is longer than most episodes
             self.file.steps = max(1, min(25, int(np.median(self.spans[:, 2])) - 1))
@@ -235,6 +240,8 @@ class LiveSession(LabelSession):
         length = self.file.steps + 1
         names = [*self.reward.model.columns]
         parts = [self.storage.read(row, row + length, names, stream) for stream, row in clips]  # [1, T, ...]
+        if (first := min(row for _, row in clips)) <= self.storage.count - self.storage.capacity:
+            raise DataError(f"the run overwrites row {first}.")  # perhaps while it was read
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
     def name(self, clip: tuple[int, int]) -> str:

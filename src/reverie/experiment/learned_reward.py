@@ -28,7 +28,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.environments import ProbedEnv, plays
 from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.offline import check_dataset_fits
-from reverie.nn.reward_model import REWARD_MODELS, ImpreciseError, RewardModel
+from reverie.nn.reward_model import REWARD_MODELS, ImpreciseError, RewardModel, TooFewError
 from reverie.replay.config import PERSON_PAGE
 
 FIRST_FIT = 20
@@ -89,7 +89,7 @@ class LearnedReward:
         return {name: getattr(self, name) for name in names} | {"model": self.model.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the weights, if they were fitted to the same labels. With others, this one is newer if it is fitted.
+        """Restore the weights, unless this model is fitted to other labels, which is newer.
 
         While a person is asked, they stay until the next fit is due.
         """
@@ -152,9 +152,9 @@ def build_learned_reward(
     reward = LearnedReward(Path(path), kind, model, fit)
     reward.is_asking = config.human.person == PERSON_PAGE
     if reward.is_asking:
-        if reward.path.exists():
-            LabelFile.read(reward.path, kind)  # an error only now: later, the run goes on
-        reward.refresh()
+        if reward.path.exists():  # an error only now: later, the run goes on
+            with contextlib.suppress(TooFewError, ImpreciseError):
+                reward.fit_to(LabelFile.read(reward.path, kind))
         if not reward.is_fitted:
             logger.info(f"reward: 0, until {path} has enough answers")
     else:

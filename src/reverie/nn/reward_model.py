@@ -38,6 +38,10 @@ ScoreFn = Callable[[nn.Module, Tensor], Tensor]
 """Scores ``[m]`` of the answers with these numbers ``[m]``, by one of the networks."""
 
 
+class TooFewError(DataError):
+    """There are too few answers for a fit."""
+
+
 class ImpreciseError(DataError):
     """The networks are fitted, but no threshold is precise enough."""
 
@@ -120,7 +124,7 @@ class RewardModel(nn.Module, ABC):
         """Raise DataError if there are too few answers ``name``."""
         if number < (expected := self.min_answers[name]):
             advice = f"Give {expected - number} more."
-            raise DataError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. {advice}")
+            raise TooFewError(f"{name}: {count_noun(number, 'answer')}, expected {expected}. {advice}")
 
     def _fit_normalizer(self, obs: Obs) -> None:
         if self.normalizer is not None:
@@ -162,7 +166,7 @@ class PreferenceReward(RewardModel):
         values = values.cpu()
         is_right = ((differences > 0) == (values > 0.5))[(values != 0.5) & ~is_chosen]
         if not len(is_right):
-            raise DataError("preferences: all answers are ties. Prefer some clips.")
+            raise TooFewError("preferences: all answers are ties. Prefer some clips.")
         share = Share(int(is_right.sum()), len(is_right))
         self.report: str = (
             f"{count_noun(n, 'preference')}; of those about random pairs, networks that were not fitted to them "

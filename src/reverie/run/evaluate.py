@@ -50,9 +50,10 @@ class Evaluation:
         cut_off, most_steps = self.cut_off + extra.cut_off, self.most_steps or extra.most_steps
         info = [*self.info, *extra.info]
         rates, steps = [self.intervention_rate, extra.intervention_rate], [sum(self.lengths), sum(extra.lengths)]
+        strength = {name: (x + extra.strength.get(name, x)) / 2 for name, x in self.strength.items()}
         return replace(
             self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps,
-            intervention_rate=float(np.average(rates, weights=steps)),
+            intervention_rate=float(np.average(rates, weights=steps)), strength=strength,
         )  # fmt: skip
 
     def cut_text(self) -> str:

@@ -193,7 +193,7 @@ def _read_log(path: Path) -> dict[str, Any]:
 
 def _measure_help(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Return what a person did, by logged ``rows``, and the success of evaluations, which are without the person."""
-    helped = [row for row in rows if "human/steps" in row]
+    helped = [row for row in rows if "human/steps" in row and row["step"]]
     if not helped:
         return {}
     newest, taken = helped[-1], np.zeros((len(rows) + 1, 2))  # env steps, and the person's of them

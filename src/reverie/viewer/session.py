@@ -163,9 +163,10 @@ class Session:
         chosen = follows if recorded is None else recorded
         if action is not None:
             chosen = flatten_action(self.agent, action)
-            if (mask := line.real[at].step.obs.get(MASK_KEY)) is not None:
-                never = np.zeros(1, bool)
-                check_action_legal(mask.numpy(), chosen.numpy(), never, self.agent.action_spec, at)
+        # A dream's action, too, may be illegal: the environment would fail and begin another episode.
+        if recorded is None and (mask := line.real[at].step.obs.get(MASK_KEY)) is not None:
+            never = np.zeros(1, bool)
+            check_action_legal(mask.numpy(), chosen.numpy(), never, self.agent.action_spec, at)
         if recorded is not None and not torch.equal(chosen, recorded):
             raise DataError(
                 "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
