@@ -211,7 +211,7 @@ class LiveSession(LabelSession):
         return None
 
     def _propose_now(self) -> Clips | None:
-        self.spans = self._find_spans()
+        self.spans: np.ndarray = self._find_spans()
         if self._is_new and self.file.kind == "preferences" and len(self.spans):  # no clip is longer than most episodes
             self.file.steps = max(1, min(25, int(np.median(self.spans[:, 2])) - 1))
         if (self.spans[:, 2] - self.file.steps).clip(0).sum() < MIN_CLIPS:
