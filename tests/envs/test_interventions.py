@@ -12,7 +12,7 @@ import reverie
 from helped_env import CONVENTIONS, FLAT, REPLACED, Helped
 from reverie.agent.recording import record_episode
 from reverie.algos.table import algorithm_config
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, EnvError
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import build_dataset, open_recorded
@@ -20,6 +20,7 @@ from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.interventions import read_replacement
+from reverie.envs.make import make_gym
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.wrappers import ActionRepeat
 from reverie.replay.sources import concat_batches
@@ -245,6 +246,13 @@ def test_on_policy_learners_do_not_learn_from_the_actions_of_a_person(algo):
         taken.append(rows["action"][rows["is_intervention"]])
     assert (taken[0] != taken[1]).all()
     assert all(map(torch.equal, *weights))
+
+
+def test_a_wrapper_that_resets_by_itself_is_refused():
+    env = gymnasium.Wrapper(Helped("gym_hil"))
+    env.auto_reset = True
+    with pytest.raises(EnvError, match="auto_reset = True"):
+        make_gym(EnvConfig(), lambda: env, False)
 
 
 def test_on_policy_learners_keep_their_actions_under_a_filter():

@@ -143,6 +143,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool, index: in
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
     check_stateless(base_env)
+    _check_resets(base_env)
     if config.vectorization == "native":
         return base_env
     env = with_goal_tasks(base_env, config, index)
@@ -160,6 +161,16 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool, index: in
     env = _limit_time(env, base_env, config)
     count_frames(env)  # raises an error if frames are skipped twice
     return env
+
+
+def _check_resets(env: Env) -> None:
+    """Raise EnvError if a wrapper resets the environment at the end of an episode, as gym-hil's can."""
+    for layer in wrapper_stack(env):
+        if vars(layer).get("auto_reset") is True:
+            raise EnvError(
+                f"{type(layer).__name__}: auto_reset = True. Expected False: otherwise the last observation of each "
+                "episode is the first of the next one."
+            )
 
 
 def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
