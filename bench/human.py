@@ -10,9 +10,9 @@ run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or aft
 ``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``reach``,
 ``reach_alone``: SAC in Reacher-v5 with a reward at the target alone. ``bc``, ``bc_alone``: ``success`` of 50 episodes
 after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``ppo``,
-``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person, whose steps are in
-no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate process;
-rows replace those of the same seed.
+``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person, whose steps are
+in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate
+process; rows replace those of the same seed.
 """
 
 from __future__ import annotations
