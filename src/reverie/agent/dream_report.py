@@ -38,6 +38,8 @@ from reverie.run.folder import RunFolder
 
 CONTEXT = 8
 """Default maximum number of rows that the model observes."""
+AT_ONCE = 16
+"""Episodes that are played at a time: to make an environment can take as long as to play an episode."""
 MAX_EPISODES = 50
 """Maximum number of episodes played to find some that are long enough."""
 
@@ -264,9 +266,9 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 def make_live_env(agent: Agent, episodes: int = 1, *, render: bool = False) -> Env:
     """Make the agent's environment, with rewards as in training; rendered games begin without opening moves.
 
-    As in evaluations, there are ``eval_envs`` of them, but no more than ``episodes``.
+    As in evaluations, there are ``eval_envs`` of them, but no more than ``episodes`` or ``AT_ONCE``.
     """
-    config = agent.config.merge({"eval_episodes": episodes})
+    config = agent.config.merge({"eval_episodes": min(episodes, AT_ONCE)})
     if render:
         kwargs = {name: value for name, value in config.env.kwargs.items() if name != "opening_moves"}
         config = config.merge({"env": {"kwargs": kwargs}})

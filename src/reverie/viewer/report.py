@@ -47,7 +47,7 @@ from reverie.viewer.what_if import make_what_if
 Program = Literal["auto", "none", "float16", "int8"]
 EPISODES, DREAMS, FRAMES, MAX_BYTES = 20, 60, 8, 3_000_000
 """Defaults: episodes to play, dreams to judge, pictures of each shown episode, and size of a page."""
-COMPARED = 4 * ROWS
+COMPARED = 2 * ROWS
 """Calls in which the program of a page is compared with the agent."""
 BASE64 = 4 / 3
 """Letters of a page for each byte of weights."""
