@@ -7,12 +7,11 @@ The environment and the script are those of examples/helped.py: it takes over fo
 progress. ``uniform``: batches of all rows; ``half``: half of each batch begins with its actions; ``penalty``: a reward
 of -1 where it takes over, and nothing else (RLIF). Every 500 env steps, 20 episodes without it give the success rate. A
 run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or after 10,000 env steps (``steps`` is null).
-``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``reach``,
-``reach_alone``: SAC in Reacher-v5 with a reward at the target alone. ``bc``, ``bc_alone``: ``success`` of 50 episodes
-after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``ppo``,
-``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person, whose steps are
-in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate
-process; rows replace those of the same seed.
+``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``bc``,
+``bc_alone``: ``success`` of 50 episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env
+steps, or alone. ``ppo``, ``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy
+person, whose steps are in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each
+run is a separate process; rows replace those of the same seed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from helped import Helper, Rooms, learn
 SYSTEMS: dict[str, dict[str, Any]] = {
     "alone": {}, "uniform": {"human.fraction": 0.0}, "half": {},
     "penalty": {"human.intervention_reward": -1.0, "human.reward": "only"},
-    "dqn": {}, "dqn_alone": {}, "reach": {}, "reach_alone": {}, "bc": {}, "bc_alone": {},
+    "dqn": {}, "dqn_alone": {}, "bc": {}, "bc_alone": {},
     "ppo": {}, "ppo_unreported": {}, "ppo_alone": {},
 }  # fmt: skip
 DIRECTIONS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)], np.float32)
@@ -64,38 +63,6 @@ class DirectionHelper(Helper):
         """Return the number of a direction; None: the agent's."""
         taken = super().__call__(obs, action)
         return None if taken is None else int(np.square(DIRECTIONS - taken).sum(1).argmin())
-
-
-class Reach(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Reacher-v5 with a reward of 1 and the end where the tip is within 2 cm of the target, else 0."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make("Reacher-v5"))
-
-    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, _, _, truncated, _ = self.env.step(action)
-        is_success = bool(np.linalg.norm(obs[8:10]) < 0.02)
-        return obs, float(is_success), is_success, truncated, {"is_success": is_success}
-
-
-class ReachHelper(Helper):
-    """Turns the joints to angles at which the tip is at the target, for up to 16 steps after 8 without progress."""
-
-    def __call__(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
-        """Return the action to take instead of ``action``; None: the agent's."""
-        distance = float(np.linalg.norm(obs[8:10]))
-        is_better = distance < self.best - 1e-3
-        self.best, self.waited = min(self.best, distance), 0 if is_better else self.waited + 1
-        if self.left == 0 and self.waited >= 8:
-            self.left = 16
-        if self.left == 0:
-            return None
-        self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
-        (x, y), angles, (a, b) = obs[4:6], np.arctan2(obs[2:4], obs[:2]), (0.1, 0.11)  # lengths of the links
-        bend = np.arccos(np.clip((x**2 + y**2 - a**2 - b**2) / (2 * a * b), -1, 1)) * (1 if angles[1] >= 0 else -1)
-        wanted = np.array([np.arctan2(y, x) - np.arctan2(b * np.sin(bend), a + b * np.cos(bend)), bend])
-        torque = (wanted - angles + np.pi) % (2 * np.pi) - np.pi - 0.05 * obs[6:8]
-        return np.clip(torque + self.rng.normal(0, 0.1, 2), -1, 1).astype(np.float32)
 
 
 class Line(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -174,9 +141,6 @@ def run(system: str, seed: int) -> dict[str, Any]:
     if name == "dqn":
         helper = None if alone else DirectionHelper(seed)
         row = learn_until_success("dqn", lambda: Directions(Rooms()), helper, seed, learning_starts=500)
-    elif name == "reach":
-        helper, settings = None if alone else ReachHelper(seed), {"algo.networks.units": (128, 128)}
-        row = learn_until_success("sac", Reach, helper, seed, preset="hil", **settings)
     elif name == "bc":
         row = imitate(None if alone else Helper(seed), seed)
     elif name == "ppo":
