@@ -7,11 +7,12 @@ The environment and the script are those of examples/helped.py: it takes over fo
 progress. ``uniform``: batches of all rows; ``half``: half of each batch begins with its actions; ``penalty``: a reward
 of -1 where it takes over, and nothing else (RLIF). Every 500 env steps, 20 episodes without it give the success rate. A
 run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or after 10,000 env steps (``steps`` is null).
-``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``bc``,
-``bc_alone``: ``success`` of 50 episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env
-steps, or alone. ``ppo``, ``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy
-person, whose steps are in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each
-run is a separate process; rows replace those of the same seed.
+``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``hill``,
+``hill_alone``: SAC in MountainCarContinuous-v0 with a reward at the flag alone. ``bc``, ``bc_alone``: ``success`` of 50
+episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``ppo``,
+``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person, whose steps are
+in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate
+process; rows replace those of the same seed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from helped import Helper, Rooms, learn
 SYSTEMS: dict[str, dict[str, Any]] = {
     "alone": {}, "uniform": {"human.fraction": 0.0}, "half": {},
     "penalty": {"human.intervention_reward": -1.0, "human.reward": "only"},
-    "dqn": {}, "dqn_alone": {}, "bc": {}, "bc_alone": {},
+    "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {},
     "ppo": {}, "ppo_unreported": {}, "ppo_alone": {},
 }  # fmt: skip
 DIRECTIONS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)], np.float32)
@@ -63,6 +64,33 @@ class DirectionHelper(Helper):
         """Return the number of a direction; None: the agent's."""
         taken = super().__call__(obs, action)
         return None if taken is None else int(np.square(DIRECTIONS - taken).sum(1).argmin())
+
+
+class Hill(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """MountainCarContinuous-v0 with a reward of 1 at the flag, else 0."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("MountainCarContinuous-v0", max_episode_steps=200))
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, is_there, truncated, _ = self.env.step(action)
+        return obs, float(is_there), is_there, truncated, {"is_success": is_there}
+
+
+class HillHelper(Helper):
+    """Gains speed in both directions, for 64 steps after 16 without a new highest place."""
+
+    def __call__(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """Return the action to take instead of ``action``; None: the agent's."""
+        is_better = -obs[0] < self.best - 1e-3
+        self.best, self.waited = min(self.best, -float(obs[0])), 0 if is_better else self.waited + 1
+        if self.left == 0 and self.waited >= 16:
+            self.left = 64
+        if self.left == 0:
+            return None
+        self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
+        push = (1.0 if obs[1] >= 0 else -1.0) + self.rng.normal(0, 0.2, 1)
+        return np.clip(push, -1, 1).astype(np.float32)
 
 
 class Line(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -141,6 +169,9 @@ def run(system: str, seed: int) -> dict[str, Any]:
     if name == "dqn":
         helper = None if alone else DirectionHelper(seed)
         row = learn_until_success("dqn", lambda: Directions(Rooms()), helper, seed, learning_starts=500)
+    elif name == "hill":
+        helper, settings = None if alone else HillHelper(seed), {"algo.networks.units": (128, 128)}
+        row = learn_until_success("sac", Hill, helper, seed, preset="hil", **settings)
     elif name == "bc":
         row = imitate(None if alone else Helper(seed), seed)
     elif name == "ppo":
