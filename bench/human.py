@@ -10,9 +10,9 @@ run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or aft
 ``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``hill``,
 ``hill_alone``: SAC in MountainCarContinuous-v0 with a reward at the flag alone. ``bc``, ``bc_alone``: ``success`` of 50
 episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``ppo``,
-``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person, whose steps are
-in no loss; whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate
-process; rows replace those of the same seed.
+``ppo_stored``, ``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person,
+whose steps are in no loss; are in the losses like others; whom nothing reports, so that the policy's actions are
+stored; and with nobody. Each run is a separate process; rows replace those of the same seed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -32,6 +33,7 @@ from machine import child
 from results import save
 
 import reverie
+from reverie.algos import on_policy
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from helped import Helper, Rooms, learn
@@ -40,7 +42,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "alone": {}, "uniform": {"human.fraction": 0.0}, "half": {},
     "penalty": {"human.intervention_reward": -1.0, "human.reward": "only"},
     "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {},
-    "ppo": {}, "ppo_unreported": {}, "ppo_alone": {},
+    "ppo": {}, "ppo_stored": {}, "ppo_unreported": {}, "ppo_alone": {},
 }  # fmt: skip
 DIRECTIONS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)], np.float32)
 
@@ -175,7 +177,10 @@ def run(system: str, seed: int) -> dict[str, Any]:
     elif name == "bc":
         row = imitate(None if alone else Helper(seed), seed)
     elif name == "ppo":
-        row = learn_line(0.0 if alone == "alone" else 0.25, alone != "unreported", seed)
+        with mock.patch.object(
+            on_policy, "exclude_takeovers", on_policy.exclude_takeovers if alone != "stored" else lambda batch: batch
+        ):
+            row = learn_line(0.0 if alone == "alone" else 0.25, alone != "unreported", seed)
     else:
         row = learn(None if system == "alone" else Helper(seed), seed, **SYSTEMS[system])
     return {"system": system, "seed": seed, **row, "cpu_seconds": round(sum(os.times()[:2]), 1)}
