@@ -177,8 +177,8 @@ def along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> S
     if not len(steps) and axis != "person":
         return steps, numbers
     x = np.interp(series[0], [0, *steps], [0, *numbers])
-    kept = np.diff(x, append=np.inf) > 0 if axis == "person" else slice(None)
-    return x[kept], series[1][kept]
+    rows = np.diff(x, append=np.inf) > 0 if axis == "person" else slice(None)
+    return x[rows], series[1][rows]
 
 
 def _check_labels(labels: Mapping[str, str], groups: Sequence[RunGroup]) -> dict[str, str]:

@@ -170,9 +170,9 @@ class Experiment(Trainable):
         if self.rating is not None:
             games = evaluation  # the first one: against random moves
             if self.rating.weights:
-                earlier = self.config.algo.build(self.obs_spec, self.action_spec, str(self.algo.device))
-                LearnerWeights(earlier).load_state_dict(self.rating.weights)
-                games = self.evaluate(which, opponent=earlier.policy)
+                opponent = self.config.algo.build(self.obs_spec, self.action_spec, str(self.algo.device))
+                LearnerWeights(opponent).load_state_dict(self.rating.weights)
+                games = self.evaluate(which, opponent=opponent.policy)
             evaluation = replace(evaluation, strength={**evaluation.strength, **self.rating.measure(games.scores)})
         return evaluation
 
