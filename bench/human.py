@@ -9,15 +9,18 @@ of -1 where it takes over, and nothing else (RLIF). Every 500 env steps, 20 epis
 run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or after 10,000 env steps (``steps`` is null).
 ``helped``: the script's steps. ``dqn``, ``dqn_alone``: DQN with nine directions instead of numbers. ``hill``,
 ``hill_alone``: SAC in MountainCarContinuous-v0 with a reward at the flag alone. ``bc``, ``bc_alone``: ``success`` of 50
-episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``ppo``,
-``ppo_stored``, ``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after 20,000 steps with a clumsy person,
-whose steps are in no loss; are in the losses like others; whom nothing reports, so that the policy's actions are
-stored; and with nobody. Each run is a separate process; rows replace those of the same seed.
+episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``reach``,
+``reach_alone``, ``reach_dqn``, ...: the same three learners in FetchReach-v4 (reverie-rl[robotics]), where the gripper
+at its goal is rewarded by 1 and ends the episode. ``ppo``, ``ppo_stored``, ``ppo_unreported``, ``ppo_alone``: ``score``
+of PPO on a line after 20,000 steps with a clumsy person, whose steps are in no loss; are in the losses like others;
+whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate process; rows
+replace those of the same seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -41,58 +44,94 @@ from helped import Helper, Rooms, learn
 SYSTEMS: dict[str, dict[str, Any]] = {
     "alone": {}, "uniform": {"human.fraction": 0.0}, "half": {},
     "penalty": {"human.intervention_reward": -1.0, "human.reward": "only"},
-    "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {},
+    "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {}, "reach": {}, "reach_alone": {},
+    "reach_dqn": {}, "reach_dqn_alone": {}, "reach_bc": {}, "reach_bc_alone": {},
     "ppo": {}, "ppo_stored": {}, "ppo_unreported": {}, "ppo_alone": {},
 }  # fmt: skip
-DIRECTIONS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)], np.float32)
+REACH: dict[str, Any] = {"algo.normalize_obs": "running"}
+REACH_DQN: dict[str, Any] = REACH | {
+    "algo.lr": 1e-3, "algo.batch_size": 128, "algo.discount": 0.95, "algo.exploration": "epsilon_greedy(0.1)",
+    "replay_ratio": 1.0,
+}  # fmt: skip
 
 
 class Directions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Nine directions instead of two numbers."""
+    """Nine directions instead of two numbers, 27 instead of three; other numbers of an action are 0."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], axes: int = 2) -> None:
         super().__init__(env)
-        self.action_space = spaces.Discrete(len(DIRECTIONS))
+        steps = np.array([*itertools.product((-1, 0, 1), repeat=axes)], np.float32)
+        self.directions = np.pad(steps, ((0, 0), (0, env.action_space.shape[0] - axes)))
+        self.action_space = spaces.Discrete(len(steps))
 
     def action(self, action: int) -> np.ndarray:
         """Return the step of a direction."""
-        return DIRECTIONS[action]
+        return self.directions[action]
 
 
-class DirectionHelper(Helper):
-    """Takes the direction that is nearest to what the script would do."""
+class DirectionHelper:
+    """Takes the direction that is nearest to what ``helper`` would do."""
 
-    def __call__(self, obs: np.ndarray, action: Any) -> Any:
+    def __init__(self, helper: Helper, directions: np.ndarray) -> None:
+        self.helper, self.directions = helper, directions
+
+    def __call__(self, obs: Any, action: Any) -> int | None:
         """Return the number of a direction; None: the agent's."""
-        taken = super().__call__(obs, action)
-        return None if taken is None else int(np.square(DIRECTIONS - taken).sum(1).argmin())
+        taken = self.helper(obs, action)
+        return None if taken is None else int(np.square(self.directions - taken).sum(1).argmin())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.helper, name)
 
 
-class Hill(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """MountainCarContinuous-v0 with a reward of 1 at the flag, else 0."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make("MountainCarContinuous-v0", max_episode_steps=200))
+class SuccessAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Rewards success by 1, and nothing else; success ends the episode."""
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, _, is_there, truncated, _ = self.env.step(action)
-        return obs, float(is_there), is_there, truncated, {"is_success": is_there}
+        obs, _, terminated, truncated, info = self.env.step(action)
+        is_success = bool(info.get("is_success", terminated))
+        return obs, float(is_success), is_success, truncated, {"is_success": is_success}
+
+
+def make_hill() -> gymnasium.Env[Any, Any]:
+    """Return MountainCarContinuous-v0 with a reward at the flag alone."""
+    return SuccessAlone(gymnasium.make("MountainCarContinuous-v0", max_episode_steps=200))
+
+
+def make_reach() -> gymnasium.Env[Any, Any]:
+    """Return FetchReach-v4 with a reward at the goal alone."""
+    import gymnasium_robotics
+
+    gymnasium.register_envs(gymnasium_robotics)
+    return SuccessAlone(gymnasium.make("FetchReach-v4"))
 
 
 class HillHelper(Helper):
     """Gains speed in both directions, for 64 steps after 16 without a new highest place."""
 
-    def __call__(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
-        """Return the action to take instead of ``action``; None: the agent's."""
-        is_better = -obs[0] < self.best - 1e-3
-        self.best, self.waited = min(self.best, -float(obs[0])), 0 if is_better else self.waited + 1
-        if self.left == 0 and self.waited >= 16:
-            self.left = 64
-        if self.left == 0:
-            return None
-        self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
-        push = (1.0 if obs[1] >= 0 else -1.0) + self.rng.normal(0, 0.2, 1)
-        return np.clip(push, -1, 1).astype(np.float32)
+    patience, turn = 16, 64
+
+    def measure(self, obs: np.ndarray) -> float:
+        """Return the place; the flag is at 0.45."""
+        return -float(obs[0])
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return a push with the motion."""
+        return np.float32([1 if obs[1] >= 0 else -1])
+
+
+class ReachHelper(Helper):
+    """Moves the gripper of FetchReach-v4 to its goal, for 16 steps after 8 without progress."""
+
+    turn = 16
+
+    def measure(self, obs: dict[str, np.ndarray]) -> float:
+        """Return the distance to the goal in meters."""
+        return float(np.linalg.norm(obs["desired_goal"] - obs["achieved_goal"]))
+
+    def act(self, obs: dict[str, np.ndarray]) -> np.ndarray:
+        """Return the action, in steps of 5 cm."""
+        return np.append((obs["desired_goal"] - obs["achieved_goal"]) / 0.05, 0).clip(-1, 1)
 
 
 class Line(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -143,19 +182,17 @@ def learn_until_success(algorithm: str, env: Any, helper: Helper | None, seed: i
     return {"steps": result.env_steps if result.stop_reason else None, "helped": helped}
 
 
-def imitate(helper: Helper | None, seed: int) -> dict[str, Any]:
-    """Return the success of BC after one demonstration by the script, with its help or alone."""
-    teacher = Helper(seed + 1000)
-    teacher.left = 10**6
+def imitate(env: Any, teacher: Helper, helper: Helper | None, seed: int) -> dict[str, Any]:
+    """Return the success of BC after one demonstration by ``teacher``, with help or alone."""
+    teacher.patience = 0
 
-    def demonstrate(obs: np.ndarray) -> Any:
-        teacher.left = 10**6
-        return teacher(obs, np.zeros(2))
+    def demonstrate(obs: Any) -> Any:
+        return teacher(obs, None)
 
     options = {"seed": seed, "console": False, "eval_episodes": 50, "tensorboard": False, "threads": 1}
     with tempfile.TemporaryDirectory() as folder:
-        reverie.record(Rooms, demonstrate, out=f"{folder}/demo", episodes=1, seed=seed)
-        options |= {"data": f"{folder}/demo", "env": Rooms, "run": f"{folder}/run"}
+        reverie.record(env, demonstrate, out=f"{folder}/demo", episodes=1, seed=seed)
+        options |= {"data": f"{folder}/demo", "env": env, "run": f"{folder}/run"}
         if helper is None:
             result = reverie.train("bc", updates=3000, **options)
         else:
@@ -167,22 +204,29 @@ def imitate(helper: Helper | None, seed: int) -> dict[str, Any]:
 
 def run(system: str, seed: int) -> dict[str, Any]:
     """Train once, in this process."""
-    name, _, alone = system.partition("_")
-    if name == "dqn":
-        helper = None if alone else DirectionHelper(seed)
-        row = learn_until_success("dqn", lambda: Directions(Rooms()), helper, seed, learning_starts=500)
-    elif name == "hill":
-        helper, settings = None if alone else HillHelper(seed), {"algo.networks.units": (128, 128)}
-        row = learn_until_success("sac", Hill, helper, seed, preset="hil", **settings)
-    elif name == "bc":
-        row = imitate(None if alone else Helper(seed), seed)
-    elif name == "ppo":
+    words = system.split("_")
+    is_reach, is_alone = words[0] == "reach", words[-1] == "alone"
+    helper_class, env = (ReachHelper, make_reach) if is_reach else (Helper, Rooms)
+    helper = None if is_alone else helper_class(seed)
+    if "dqn" in words:
+        axes, settings = (3, REACH_DQN) if is_reach else (2, {})
+        person = None if helper is None else DirectionHelper(helper, Directions(env(), axes).directions)
+        row = learn_until_success("dqn", lambda: Directions(env(), axes), person, seed, learning_starts=500, **settings)
+    elif "bc" in words:
+        row = imitate(env, helper_class(seed + 1000), helper, seed)
+    elif is_reach or words[0] == "hill":
+        if not is_reach:
+            helper, env = None if is_alone else HillHelper(seed), make_hill
+        settings = {"algo.networks.units": (128, 128)} | (REACH if is_reach else {})
+        row = learn_until_success("sac", env, helper, seed, preset="hil", **settings)
+    elif words[0] == "ppo":
+        way = words[-1]
         with mock.patch.object(
-            on_policy, "exclude_takeovers", on_policy.exclude_takeovers if alone != "stored" else lambda batch: batch
+            on_policy, "exclude_takeovers", on_policy.exclude_takeovers if way != "stored" else lambda batch: batch
         ):
-            row = learn_line(0.0 if alone == "alone" else 0.25, alone != "unreported", seed)
+            row = learn_line(0.0 if is_alone else 0.25, way != "unreported", seed)
     else:
-        row = learn(None if system == "alone" else Helper(seed), seed, **SYSTEMS[system])
+        row = learn(helper, seed, **SYSTEMS[system])
     return {"system": system, "seed": seed, **row, "cpu_seconds": round(sum(os.times()[:2]), 1)}
 
 

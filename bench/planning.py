@@ -5,12 +5,13 @@
     python bench/planning.py cartpole --seeds 0 1 2
     python bench/planning.py search
 
-Games: trained with the preset of the environment (`connect4`: twice the width and steps), then the share of hard
-positions (in which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect
-player. Other environments: trained until an evaluation reaches the `stop_score`, with the mean score of that
-evaluation; `empty_plain` and `doorkey_plain` without EfficientZero's consistency loss. `search`: simulations per second
-of processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole process,
-without the measurement at the end. Results are added to planning.json; those of the same task and seed are replaced.
+Games: trained with the preset of the environment (`connect4`: see ``find_wide``), then the share of hard positions (in
+which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect player. Other
+environments: trained until an evaluation reaches the `stop_score`, with the mean score of that evaluation.
+`TASK_plain`: without EfficientZero's consistency loss; `TASK_consistent`: with it; `TASK_reanalyzed`: each tenth update
+searches stored rows again; `connect4_short` has 150,000 steps. `search`: simulations per second of processor time, for
+64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without the measurement at
+the end. Results are added to planning.json; those of the same task and seed are replaced.
 """
 
 from __future__ import annotations
@@ -32,20 +33,24 @@ from reverie.envs.board_games import ConnectRules, NimRules, Rules
 from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
 
 OUT = Path(__file__).with_suffix(".json")
-WIDE: dict[str, Any] = {
-    "steps": 500_000, "algo.lr": [[0, 2e-3], [500_000, 1e-4]], "algo.batch_length": 17, "algo.networks.latent": 128,
-    "algo.networks.units": [256, 256], "algo.networks.encoder_units": [256],
-}  # fmt: skip
-"""For 134,289 positions: more games, learning to their end, and twice the width."""
+
+
+def find_wide(steps: int) -> dict[str, Any]:
+    """Return settings for 134,289 positions: longer games and openings, learning to the end, and twice the width."""
+    return {
+        "steps": steps, "algo.lr": [[0, 2e-3], [steps, 1e-4]], "algo.batch_length": 17, "algo.networks.latent": 128,
+        "algo.networks.units": [256, 256], "algo.networks.encoder_units": [256],
+        "env.kwargs": {"rows": 4, "columns": 4, "opening_moves": 10},
+    }  # fmt: skip
+
+
+CONNECT3, CONNECT4 = ConnectRules(3, 4, 3, gravity=True), ConnectRules(4, 4, 4, gravity=True)
 GAMES: dict[str, tuple[str, Rules, dict[str, Any]]] = {
     "tictactoe": ("reverie/TicTacToe-v0", ConnectRules(), {}),
-    "connect3": (
-        "reverie/ConnectFour-v0",
-        ConnectRules(3, 4, 3, gravity=True),
-        {"rows": 3, "columns": 4, "connect": 3},
-    ),
-    "connect4": ("reverie/ConnectFour-v0", ConnectRules(4, 4, 4, gravity=True), {"rows": 4, "columns": 4}),
-    "nim": ("reverie/Nim-v0", NimRules((3, 4, 5)), {"heaps": [3, 4, 5]}),
+    "connect3": ("reverie/ConnectFour-v0", CONNECT3, {"env.kwargs": {"rows": 3, "columns": 4, "connect": 3}}),
+    "connect4": ("reverie/ConnectFour-v0", CONNECT4, find_wide(500_000)),
+    "connect4_short": ("reverie/ConnectFour-v0", CONNECT4, find_wide(150_000)),
+    "nim": ("reverie/Nim-v0", NimRules((3, 4, 5)), {"env.kwargs": {"heaps": [3, 4, 5]}}),
 }
 
 ENVS: dict[str, dict[str, Any]] = {
@@ -59,7 +64,16 @@ ENVS: dict[str, dict[str, Any]] = {
         "schedule.eval_every": 4000,
     },
 }  # fmt: skip
-ENVS |= {f"{name}_plain": ENVS[name] | {"algo.consistency_coef": 0.0} for name in ("empty", "doorkey")}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {"algo.consistency_coef": 0.0}, "consistent": {"algo.consistency_coef": 2.0},
+    "reanalyzed": {"algo.reanalyze_interval": 10},
+}  # fmt: skip
+ENVS |= {f"{name}_{variant}": ENVS[name] | VARIANTS[variant] for name in [*ENVS] for variant in VARIANTS}
+GAMES |= {
+    f"{name}_{variant}": (env, rules, settings | VARIANTS[variant])
+    for name, (env, rules, settings) in [*GAMES.items()]
+    for variant in VARIANTS
+}
 
 
 def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:
@@ -82,9 +96,9 @@ def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:
 
 def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
     """Train from one seed, and measure the strength at the end."""
-    env, rules, kwargs = GAMES[name]
-    options = {"env.kwargs": kwargs | {"opening_moves": 6}} | (WIDE if name == "connect4" else {})
-    options |= {} if steps is None else {"steps": steps}
+    env, rules, settings = GAMES[name]
+    kwargs = {"opening_moves": 6} | settings.get("env.kwargs", {})
+    options = settings | {"env.kwargs": kwargs} | ({} if steps is None else {"steps": steps})
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         result = reverie.train("muzero", env=env, run=f"{folder}/run", seed=seed, eval_episodes=0, **options)
@@ -124,7 +138,9 @@ def measure_search(roots: int = 64, simulations: int = 16, actions: int = 9, rep
 def main() -> None:
     """Measure and add the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["search", *GAMES, *ENVS])
+    parser.add_argument(
+        "task", choices=["search", *GAMES, *ENVS], metavar="TASK", help=", ".join(["search", *GAMES, *ENVS])
+    )
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--steps", type=int)
     args = parser.parse_args()

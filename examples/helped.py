@@ -60,15 +60,10 @@ class Rooms(gymnasium.Env[np.ndarray, np.ndarray]):
 gymnasium.register("Rooms-v0", entry_point=Rooms)  # --env helped:Rooms-v0
 
 
-def distance(obs: np.ndarray) -> float:
-    """Return the length of the way to the goal."""
-    if obs[0] >= 0:
-        return float(np.linalg.norm(GOAL - obs))
-    return float(np.linalg.norm(DOOR - obs) + np.linalg.norm(GOAL - DOOR))
-
-
 class Helper:
-    """Takes over for up to 32 steps after 8 steps without progress, for ``budget`` steps in all."""
+    """Takes over for up to ``turn`` steps after ``patience`` steps without progress, for ``budget`` steps in all."""
+
+    patience, turn = 8, 32
 
     def __init__(self, seed: int = 0, budget: int = 10**9) -> None:
         self.rng, self.budget = np.random.default_rng(seed), budget
@@ -78,19 +73,30 @@ class Helper:
         """Begin an episode."""
         self.best, self.waited, self.left = np.inf, 0, 0
 
-    def __call__(self, obs: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+    def __call__(self, obs: Any, action: Any) -> Any:
         """Return the action to take instead of ``action``; None: the agent's."""
-        is_better = distance(obs) < self.best - 1e-3
-        self.best, self.waited = min(self.best, distance(obs)), 0 if is_better else self.waited + 1
-        if self.left == 0 and self.waited >= 8:
-            self.left = 32
+        distance = self.measure(obs)
+        is_better = distance < self.best - 1e-3
+        self.best, self.waited = min(self.best, distance), 0 if is_better else self.waited + 1
+        if self.left == 0 and self.waited >= self.patience:
+            self.left = self.turn
         if self.left == 0 or self.budget == 0:
             return None
         self.left, self.waited, self.budget = self.left - 1, 0, self.budget - 1
+        best = self.act(obs)
+        return np.clip(best + self.rng.normal(0, 0.2, best.shape), -1, 1).astype(np.float32)
+
+    def measure(self, obs: np.ndarray) -> float:
+        """Return the length of the way to the goal."""
+        if obs[0] >= 0:
+            return float(np.linalg.norm(GOAL - obs))
+        return float(np.linalg.norm(DOOR - obs) + np.linalg.norm(GOAL - DOOR))
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """Return the action towards the goal."""
         target = GOAL if obs[0] > -0.02 else BEHIND_DOOR
         way = (target - obs) / SPEED
-        best = way / max(1, np.abs(way).max())
-        return np.clip(best + self.rng.normal(0, 0.2, 2), -1, 1).astype(np.float32)
+        return way / max(1, np.abs(way).max())
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on exactly."""

@@ -1,6 +1,7 @@
 """Games of two players: rules, exact solutions, whose rewards are whose, and PettingZoo's games in one stream."""
 
 import functools
+import re
 from types import SimpleNamespace
 
 import gymnasium
@@ -25,7 +26,8 @@ from reverie.envs.board_games import (
     tic_tac_toe,
 )
 from reverie.envs.dummy import Count
-from reverie.envs.turn_based import TurnBasedGame, pettingzoo_env
+from reverie.envs.snapshot import load_state, save_state
+from reverie.envs.turn_based import OpenSpielGame, TurnBasedGame, pettingzoo_env
 from reverie.experiment.settings import Request, resolve
 from reverie.log.jsonl import read_metrics
 from reverie.run.episodes import EpisodeCounter
@@ -142,6 +144,48 @@ def test_pettingzoo_has_the_same_games():
         assert play(ours, lambda _, moves=moves: next(moves)) == rows
 
 
+def test_open_spiel_has_the_same_games():
+    pytest.importorskip("pyspiel")
+    theirs, ours, rng = OpenSpielGame("tic_tac_toe"), tic_tac_toe(), np.random.default_rng(0)
+    for seed in range(20):
+        actions = []
+
+        def choose(obs, actions=actions):
+            assert obs["observation"][-1] == obs[PLAYER_KEY]
+            actions.append(int(rng.choice(np.flatnonzero(obs[MASK_KEY]))))
+            return actions[-1]
+
+        rows = play(theirs, choose, seed)
+        moves = iter(actions)
+        assert play(ours, lambda _, moves=moves: next(moves)) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("tictactoe", {}, "unknown environment 'open_spiel/tictactoe'. Did you mean 'tic_tac_toe'"),
+        ("breakthrough", {"rows": "a"}, "open_spiel/breakthrough' with {'rows': 'a'}: Wrong type for parameter rows"),
+        ("kuhn_poker", {}, "is not deterministic and not of perfect information: expected a game for two players,"),
+        ("mancala", {}, "moves twice in a row: expected turns that alternate"),
+    ],
+)
+def test_other_games_of_open_spiel_are_refused(name, options, said):
+    pytest.importorskip("pyspiel")
+    with pytest.raises(EnvError, match=re.escape(said)):
+        play(OpenSpielGame(name, **options), lambda obs: np.flatnonzero(obs[MASK_KEY])[-1])
+
+
+def test_a_game_of_open_spiel_goes_on_from_its_snapshot():
+    pytest.importorskip("pyspiel")
+    first, second = (OpenSpielGame("breakthrough", rows=4, columns=4) for _ in range(2))
+    obs, _ = first.reset(seed=0)
+    obs, *_ = first.step(np.flatnonzero(obs[MASK_KEY])[0])
+    assert load_state(second, save_state(first))[1] == ""
+    for game in (first, second):
+        game.step(np.flatnonzero(obs[MASK_KEY])[0])
+    assert first.format() == second.format()
+
+
 class World:
     """A game in the interface of PettingZoo in which nothing goes as it should."""
 
@@ -175,7 +219,7 @@ class World:
     [
         ({"agents": "abc"}, "has the players a, b, c: expected 2 that move in turn"),
         ({"rewards": (1, 1)}, r"the rewards of both players are \{'a': 1, 'b': 1\}: expected a sum of 0"),
-        ({"turns": "aab"}, "a moves twice in a row: expected turns that alternate"),
+        ({"turns": "aab"}, "player 0 moves twice in a row: expected turns that alternate"),
     ],
 )
 def test_other_games_are_refused(world, said, monkeypatch):

@@ -77,8 +77,8 @@ class GamePolicy(KeyPolicy):
 
     def describe(self, action: int) -> str:
         """Return the number of an action, and what it means if the game says so."""
-        rules = getattr(self.game, "rules", None)
-        return str(action) if rules is None else f"{action} ({rules.format_action(action)})"
+        rules = getattr(self.game, "rules", self.game)
+        return f"{action} ({rules.format_action(action)})" if hasattr(rules, "format_action") else str(action)
 
     def show_search(self, obs: Any) -> None:
         """Print what the agent's search says of each move, the most visited first."""

@@ -31,7 +31,10 @@ JAX_SUITES = ("gymnax/", "craftax/", "navix/", "jumanji/", "brax/", "playground/
 """Beginnings of the ids of environments in JAX (``envs/jax_suites.py``); the package is called the same."""
 RANDOM_START = "random_start"
 """Argument in ``env.kwargs`` of environments in JAX: begin the first episodes of training at random ages."""
-TRAINING_KWARGS: dict[str, tuple[str, ...]] = {RANDOM_START: JAX_SUITES, "opening_moves": ("reverie/", "pettingzoo/")}
+TRAINING_KWARGS: dict[str, tuple[str, ...]] = {
+    RANDOM_START: JAX_SUITES,
+    "opening_moves": ("reverie/", "pettingzoo/", "open_spiel/"),
+}
 """Arguments in ``env.kwargs`` that evaluations omit, and the beginnings of the ids of their environments."""
 EGL_PLATFORM_DEVICE = 0x313F
 
@@ -122,10 +125,6 @@ def _any(package: str, maker: str, argument: str, module: str = "adapters") -> C
     return register
 
 
-def _minigrid(_: str) -> None:
-    importlib.import_module("minigrid")
-
-
 def _crafter(_: str) -> None:
     importlib.import_module("crafter")
     register_env("CrafterReward-v1", "Crafter", "crafter", reward=True)
@@ -154,7 +153,7 @@ SUITES = (
     Suite("Atari", ("ALE/",), "ale_py", "atari", _atari, "dqn --env ALE/Pong-v5"),
     Suite("DeepMind Control", ("dm_control/",), "dm_control", "dmc", _dm_control,
           "dreamer_v3 --env dm_control/cartpole-balance-v0"),
-    Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-", "reverie/Rooms-"), "minigrid", "minigrid", _minigrid,
+    Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-", "reverie/Rooms-"), "minigrid", "minigrid", _module("minigrid"),
           "dreamer_v3 --env MiniGrid-Dynamic-Obstacles-5x5-v0"),
     Suite("MinAtar", ("MinAtar/",), "minatar", "minatar", _minatar, "dqn --env MinAtar/Breakout-v1"),
     Suite("Crafter", ("Crafter",), "crafter", "crafter", _crafter, "dreamer_v3 --env CrafterReward-v1"),
@@ -176,12 +175,12 @@ SUITES = (
           "dqn --env FlappyBird-v0"),
     Suite("Super Mario Bros.", ("SuperMarioBros",), "gym_super_mario_bros", "mario", _super_mario,
           "dreamer_v3 --env SuperMarioBros-v3"),
-    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "pettingzoo_env",
-        "name", "turn_based"),
-          "dqn --env pettingzoo/classic.connect_four_v3"),
+    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo",
+          _any("pettingzoo", "pettingzoo_env", "name", "turn_based"), "dqn --env pettingzoo/classic.connect_four_v3"),
+    Suite("OpenSpiel, two players", ("open_spiel/",), "pyspiel", "open_spiel",
+          _any("pyspiel", "OpenSpielGame", "name", "turn_based"), "muzero --env open_spiel/tic_tac_toe"),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
-          "dreamer_v3 --env minedojo/harvest_milk",
-          "its Minecraft needs Java 8 and is downloaded when it is built"),
+          "dreamer_v3 --env minedojo/harvest_milk", "its Minecraft needs Java 8 and is downloaded when it is built"),
     Suite("tests", ("reverie/",), "reverie", "", lambda _: None, "dqn --env reverie/Count-v0"),
 )
 # fmt: on

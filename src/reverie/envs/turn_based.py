@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import EnvError, did_you_mean
 from reverie.core.imports import import_module_of
 from reverie.core.logger import logger
 from reverie.core.specs import MASK_KEY, PLAYER_KEY
@@ -55,7 +55,50 @@ def play_opening(env: Any, moves: int) -> None:
             return
 
 
-class TurnBasedGame(Adapter):
+class TwoPlayerGame(Adapter):
+    """The base of games of two players who move in turn; subclasses implement what raises here."""
+
+    opening_moves: int
+
+    def start(self) -> None:
+        """Start a game."""
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        """Return whether the game is over."""
+        raise NotImplementedError
+
+    def find_mover(self) -> int:
+        """Return who moves next, 0 or 1."""
+        raise NotImplementedError
+
+    def find_legal(self) -> np.ndarray:
+        """Return the mask of legal actions ``[A]``."""
+        raise NotImplementedError
+
+    def play(self, action: int) -> float:
+        """Take ``action``; return the mover's reward."""
+        raise NotImplementedError
+
+    def _observe(self, player: int) -> dict[str, Any]:
+        """Return the observation of ``player``."""
+        raise NotImplementedError
+
+    def _begin(self, seed: int | None) -> Reset:
+        self.start()
+        play_opening(self, self.opening_moves)
+        return self._observe(self.find_mover()), {}
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action``. The reward is the mover's, the observation the other player's."""
+        mover = self.find_mover()
+        reward = self.play(int(action))
+        if not self.is_over() and self.find_mover() == mover:
+            raise EnvError(f"player {mover} moves twice in a row: expected turns that alternate.")
+        return self._observe(1 - mover), reward, self.is_over(), False, {}
+
+
+class TurnBasedGame(TwoPlayerGame):
     """A PettingZoo game of two players who move in turn, such as ``classic.tictactoe_v3``."""
 
     def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -86,40 +129,30 @@ class TurnBasedGame(Adapter):
         parts = {"observation": board, MASK_KEY: space[MASK_KEY], PLAYER_KEY: spaces.Discrete(2)}
         self.observation_space: spaces.Space[Any] = spaces.Dict(parts)
 
-    def _begin(self, seed: int | None) -> Reset:
-        self.start()
-        play_opening(self, self.opening_moves)
-        return self._observe(self._players.index(self._world.agent_selection)), {}
-
     def start(self) -> None:
-        """Start a game."""
         self._world.reset(seed=self._seed())
 
     def is_over(self) -> bool:
-        """Return whether the game is over."""
         return any(self._world.terminations.values()) or any(self._world.truncations.values())
 
+    def find_mover(self) -> int:
+        return self._players.index(self._world.agent_selection)
+
     def find_legal(self) -> np.ndarray:
-        """Return the mask of legal actions ``[A]``."""
         return np.asarray(self._world.observe(self._world.agent_selection)[MASK_KEY], bool)
 
     def play(self, action: int) -> float:
-        """Take ``action``; return the mover's reward."""
         mover = self._world.agent_selection
         self._world.step(action)
         rewards = self._world.rewards
         if abs(sum(rewards.values())) > 1e-6:
             raise EnvError(f"the rewards of both players are {rewards}: expected a sum of 0.")
-        if self._world.agent_selection == mover and not self.is_over():
-            raise EnvError(f"{mover} moves twice in a row: expected turns that alternate.")
         return float(rewards[mover])
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``. The reward is the mover's, the observation the other player's."""
-        mover = self._players.index(self._world.agent_selection)
-        reward = self.play(int(action))
-        over = any(self._world.terminations.values())
-        return self._observe(1 - mover), reward, over, not over and self.is_over(), {}
+        obs, reward, over, *_ = super().step(action)
+        is_terminal = any(self._world.terminations.values())
+        return obs, reward, is_terminal, over and not is_terminal, {}
 
     def _observe(self, player: int) -> dict[str, Any]:
         obs = self._world.observe(self._players[player])
@@ -137,7 +170,7 @@ class TurnBasedGame(Adapter):
 
     def format(self) -> str:
         """Return the board as text, if it has planes; else all numbers."""
-        obs = self._observe(self._players.index(self._world.agent_selection))
+        obs = self._observe(self.find_mover())
         cells = self.find_cells(obs)
         return str(obs["observation"]) if cells is None else "\n".join("".join(".XO"[x] for x in row) for row in cells)
 
@@ -146,3 +179,78 @@ class TurnBasedGame(Adapter):
 
     def close(self) -> None:
         self._world.close()
+
+
+class OpenSpielGame(TwoPlayerGame):
+    """A game of OpenSpiel without chance and hidden information, such as ``breakthrough``; observed as a vector."""
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - as in Gymnasium
+
+    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
+        """``kwargs``: the game's parameters, such as ``rows``; ``opening_moves``: see :class:`TurnBasedGame`."""
+        import pyspiel
+
+        title = f"environment 'open_spiel/{name}'"
+        if name not in pyspiel.registered_names():  # which would print them all
+            raise EnvError(f"unknown {title}.{did_you_mean(name, pyspiel.registered_names())}")
+        try:
+            self._game = pyspiel.load_game(name, kwargs)
+        except pyspiel.SpielError as error:
+            raise EnvError(f"{title} with {kwargs}: {str(error).strip()}") from None
+        kind, types = self._game.get_type(), pyspiel.GameType
+        properties = {
+            "for two players": self._game.num_players() == 2,
+            "sequential": kind.dynamics == types.Dynamics.SEQUENTIAL,
+            "deterministic": kind.chance_mode == types.ChanceMode.DETERMINISTIC,
+            "of perfect information": kind.information == types.Information.PERFECT_INFORMATION,
+            "zero-sum": kind.utility == types.Utility.ZERO_SUM,
+            "observed as numbers": kind.provides_observation_tensor,
+        }
+        if wrong := [name for name, is_so in properties.items() if not is_so]:
+            raise EnvError(f"{title} is not {' and not '.join(wrong)}: expected a game {', '.join(properties)}.")
+        self.opening_moves: int = opening_moves
+        self.render_mode: str | None = render_mode
+        self._count: int = self._game.num_distinct_actions()
+        self.action_space: spaces.Space[Any] = spaces.Discrete(self._count)
+        size = int(np.prod(self._game.observation_tensor_shape())) + 1
+        board, flags = spaces.Box(-np.inf, np.inf, (size,), np.float32), spaces.MultiBinary(self._count)
+        parts = {"observation": board, MASK_KEY: flags, PLAYER_KEY: spaces.Discrete(2)}
+        self.observation_space: spaces.Space[Any] = spaces.Dict(parts)
+        self.start()
+
+    def start(self) -> None:
+        self._state = self._game.new_initial_state()
+
+    def is_over(self) -> bool:
+        return bool(self._state.is_terminal())
+
+    def find_mover(self) -> int:
+        return int(self._state.current_player())
+
+    def find_legal(self) -> np.ndarray:
+        mask = np.full(self._count, self.is_over())
+        mask[self._state.legal_actions()] = True
+        return mask
+
+    def play(self, action: int) -> float:
+        mover, legal = self.find_mover(), self._state.legal_actions()
+        if action not in legal:
+            raise EnvError(f"action {action} is illegal: expected one of {legal}.")
+        self._state.apply_action(action)
+        return float(self._state.rewards()[mover])
+
+    def _observe(self, player: int) -> dict[str, Any]:
+        """The last number is the player: in some games both see the same board, and no network reads ``player``."""
+        board = np.array([*self._state.observation_tensor(player), player], np.float32)
+        return {"observation": board, MASK_KEY: self.find_legal().astype(np.int8), PLAYER_KEY: player}
+
+    def format(self) -> str:
+        """Return the board as text."""
+        return str(self._state)
+
+    def format_action(self, action: int) -> str:
+        """Return what a legal action means."""
+        return str(self._state.action_to_string(action))
+
+    def render(self) -> Any:
+        return self.format() if self.render_mode == "ansi" else None

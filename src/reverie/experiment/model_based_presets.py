@@ -364,7 +364,7 @@ TABLE: dict[str, Preset] = {
         "MuZero on small grids of MiniGrid: minutes on one CPU core; settings by reverie.", env_prefixes="MiniGrid-"),
     "muzero_board": Preset("muzero", MUZERO_BOARD,
         "MuZero against itself in small board games: minutes on one CPU core; settings by reverie.",
-        env_prefixes="reverie/TicTacToe- reverie/ConnectFour- reverie/Nim-"),
+        env_prefixes="reverie/TicTacToe- reverie/ConnectFour- reverie/Nim- open_spiel/"),
     "muzero_pettingzoo": Preset("muzero",
         MUZERO_BOARD | {"env.id": "pettingzoo/classic.tictactoe_v3",
             "env.kwargs": {"agent": "all", "opening_moves": 6}},
