@@ -11,10 +11,11 @@ run ends when the rate reaches 0.9 and 20 additional episodes confirm it, or aft
 ``hill_alone``: SAC in MountainCarContinuous-v0 with a reward at the flag alone. ``bc``, ``bc_alone``: ``success`` of 50
 episodes after 3,000 updates on one demonstration, with help of HG-DAgger for 2,000 env steps, or alone. ``reach``,
 ``reach_alone``, ``reach_dqn``, ...: the same three learners in FetchReach-v4 (reverie-rl[robotics]), where the gripper
-at its goal is rewarded by 1 and ends the episode. ``ppo``, ``ppo_stored``, ``ppo_unreported``, ``ppo_alone``: ``score``
-of PPO on a line after 20,000 steps with a clumsy person, whose steps are in no loss; are in the losses like others;
-whom nothing reports, so that the policy's actions are stored; and with nobody. Each run is a separate process; rows
-replace those of the same seed.
+at its goal is rewarded by 1 and ends the episode. SAC and DQN have a reward of -0.1 where the script takes over;
+``unpenalized``: none. ``ppo``, ``ppo_stored``, ``ppo_unreported``, ``ppo_alone``: ``score`` of PPO on a line after
+20,000 steps with a clumsy person, whose steps are in no loss; are in the losses like others; whom nothing reports, so
+that the policy's actions are stored; and with nobody. Each run is a separate process; rows replace those of the same
+seed.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from helped import Helper, Rooms, learn
 SYSTEMS: dict[str, dict[str, Any]] = {
     "alone": {}, "uniform": {"human.fraction": 0.0}, "half": {},
     "penalty": {"human.intervention_reward": -1.0, "human.reward": "only"},
-    "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {}, "reach": {}, "reach_alone": {},
+    "dqn": {}, "dqn_alone": {}, "hill": {}, "hill_alone": {}, "bc": {}, "bc_alone": {},
+    "reach": {}, "reach_unpenalized": {"human.intervention_reward": 0.0}, "reach_alone": {},
     "reach_dqn": {}, "reach_dqn_alone": {}, "reach_bc": {}, "reach_bc_alone": {},
     "ppo": {}, "ppo_stored": {}, "ppo_unreported": {}, "ppo_alone": {},
 }  # fmt: skip
-REACH: dict[str, Any] = {"algo.normalize_obs": "running"}
-REACH_DQN: dict[str, Any] = REACH | {
+REACH: dict[str, Any] = {"algo.normalize_obs": "running", "human.intervention_reward": -0.1}
+REACH_DQN: dict[str, Any] = {
     "algo.lr": 1e-3, "algo.batch_size": 128, "algo.discount": 0.95, "algo.exploration": "epsilon_greedy(0.1)",
     "replay_ratio": 1.0,
 }  # fmt: skip
@@ -134,6 +136,9 @@ class ReachHelper(Helper):
         return np.append((obs["desired_goal"] - obs["achieved_goal"]) / 0.05, 0).clip(-1, 1)
 
 
+PLACES: dict[str, tuple[type[Helper], Any]] = {"reach": (ReachHelper, make_reach), "hill": (HillHelper, make_hill)}
+
+
 class Line(gymnasium.Env[np.ndarray, np.ndarray]):
     """A dot earns -|x|, and so -0.6 in 20 steps at best. In a ``share`` of steps, a clumsy person goes right."""
 
@@ -206,18 +211,17 @@ def run(system: str, seed: int) -> dict[str, Any]:
     """Train once, in this process."""
     words = system.split("_")
     is_reach, is_alone = words[0] == "reach", words[-1] == "alone"
-    helper_class, env = (ReachHelper, make_reach) if is_reach else (Helper, Rooms)
+    helper_class, env = PLACES.get(words[0], (Helper, Rooms))
     helper = None if is_alone else helper_class(seed)
+    settings = REACH if is_reach else {}
     if "dqn" in words:
-        axes, settings = (3, REACH_DQN) if is_reach else (2, {})
+        axes, settings = (3, settings | REACH_DQN) if is_reach else (2, {})
         person = None if helper is None else DirectionHelper(helper, Directions(env(), axes).directions)
         row = learn_until_success("dqn", lambda: Directions(env(), axes), person, seed, learning_starts=500, **settings)
     elif "bc" in words:
         row = imitate(env, helper_class(seed + 1000), helper, seed)
-    elif is_reach or words[0] == "hill":
-        if not is_reach:
-            helper, env = None if is_alone else HillHelper(seed), make_hill
-        settings = {"algo.networks.units": (128, 128)} | (REACH if is_reach else {})
+    elif words[0] in PLACES:
+        settings = settings | {"algo.networks.units": (128, 128)} | SYSTEMS[system]
         row = learn_until_success("sac", env, helper, seed, preset="hil", **settings)
     elif words[0] == "ppo":
         way = words[-1]

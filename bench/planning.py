@@ -9,7 +9,7 @@ Games: trained with the preset of the environment (`connect4`: see ``find_wide``
 which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect player. Other
 environments: trained until an evaluation reaches the `stop_score`, with the mean score of that evaluation.
 `TASK_plain`: without EfficientZero's consistency loss; `TASK_consistent`: with it; `TASK_reanalyzed`: each tenth update
-searches stored rows again; `connect4_short` has 150,000 steps. `search`: simulations per second of processor time, for
+searches stored rows again; `connect4_short` has 100,000 steps. `search`: simulations per second of processor time, for
 64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without the measurement at
 the end. Results are added to planning.json; those of the same task and seed are replaced.
 """
@@ -49,7 +49,7 @@ GAMES: dict[str, tuple[str, Rules, dict[str, Any]]] = {
     "tictactoe": ("reverie/TicTacToe-v0", ConnectRules(), {}),
     "connect3": ("reverie/ConnectFour-v0", CONNECT3, {"env.kwargs": {"rows": 3, "columns": 4, "connect": 3}}),
     "connect4": ("reverie/ConnectFour-v0", CONNECT4, find_wide(500_000)),
-    "connect4_short": ("reverie/ConnectFour-v0", CONNECT4, find_wide(150_000)),
+    "connect4_short": ("reverie/ConnectFour-v0", CONNECT4, find_wide(100_000)),
     "nim": ("reverie/Nim-v0", NimRules((3, 4, 5)), {"env.kwargs": {"heaps": [3, 4, 5]}}),
 }
 

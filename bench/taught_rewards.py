@@ -11,7 +11,8 @@ difference. ``success``: rows of the two rooms of examples/helped.py; the true s
 share of the true ones that it calls so. ``random``: the same by random questions instead of chosen ones.
 ``imagined``: the same as ``preferences``, but the clips are dreams of a DreamerV3 that was trained on the 45 episodes,
 in which the same controllers act. Their true rewards answer, or "wrong" if the length of the pendulum is not 1.
-Rows replace those of the same seed and number of answers.
+``agent``: the mean true return of 50 episodes of SAC, preset `sac_pendulum`, after 8,000 env steps with the reward of
+these answers, with 0 answers with the true one. Rows replace those of the same seed and number of answers.
 """
 
 from __future__ import annotations
@@ -81,14 +82,14 @@ def fit(path: Path, kind: str, rows: IndexedRows, seed: int) -> RewardModel:
     return model
 
 
-def measure_preferences(
+def ask_preferences(
     folder: Path, seed: int, answers: int, is_random: bool = False, is_imagined: bool = False
-) -> dict[str, Any]:
-    """Return the shares of held-out pairs that a reward of ``answers`` answers orders right."""
-    train, test, labels = str(folder / "train"), str(folder / "test"), folder / f"{answers}.jsonl"
+) -> tuple[Path, str]:
+    """Return a file of preferences by true returns, and the data that they are about."""
+    train, labels = str(folder / "train"), folder / f"{answers}.jsonl"
     if not Path(train).exists():
         reverie.record("Pendulum-v1", Controllers(seed, 45), out=train, episodes=45, seed=seed)
-        reverie.record("Pendulum-v1", Controllers(1000 + seed, 15), out=test, episodes=15, seed=1000 + seed)
+        reverie.record("Pendulum-v1", Controllers(1000 + seed, 15), out=folder / "test", episodes=15, seed=1000 + seed)
     if is_imagined and not (folder / "dreams").exists():
         imagine(folder, seed)
     data = str(folder / "dreams") if is_imagined else train
@@ -102,10 +103,18 @@ def measure_preferences(
 
     with ask_at_random() if is_random else contextlib.nullcontext():
         reverie.label(data, "preferences", labels, prefer, count=answers, steps=STEPS, seed=seed)
+    return labels, data
+
+
+def measure_preferences(
+    folder: Path, seed: int, answers: int, is_random: bool = False, is_imagined: bool = False
+) -> dict[str, Any]:
+    """Return the shares of held-out pairs that a reward of ``answers`` answers orders right."""
+    labels, data = ask_preferences(folder, seed, answers, is_random, is_imagined)
     with opened(data) as rows:
         model = fit(labels, "preferences", rows, seed)
     rng = np.random.default_rng(seed)
-    with opened(test) as rows:
+    with opened(str(folder / "test")) as rows:
         clips = [(int(rng.integers(15)), int(rng.integers(rows.lengths[0] - STEPS))) for _ in range(2 * PAIRS)]
         batch = to_batch(rows.read(rows.find(clips, STEPS)))
     true, learned = (x.reward[:, 1:].sum(1).view(2, PAIRS) for x in (batch, model.relabel(batch)))
@@ -115,6 +124,20 @@ def measure_preferences(
     wrong = sum(label.answer == "wrong" for label in LabelFile.read(labels, "preferences").labels)
     found = {"wrong": wrong} if is_imagined else {}
     return {name: round(float(x), 4) for name, x in values.items()} | found | {"report": model.report}
+
+
+def measure_agent(folder: Path, seed: int, answers: int, is_imagined: bool = False) -> dict[str, Any]:
+    """Return the true return of SAC after learning from ``answers`` answers; 0: from the true reward."""
+    settings: dict[str, Any] = {}
+    if answers:
+        labels, _ = ask_preferences(folder, seed, answers, is_imagined=is_imagined)
+        settings = {"reward": f"preferences:{labels}"}
+    result = reverie.train(
+        "sac", preset="sac_pendulum", steps=8000, run=folder / f"agent-{answers}", seed=seed, console=False,
+        tensorboard=False, eval_episodes=50, **settings,
+    )  # fmt: skip
+    assert result.evaluation is not None
+    return {"score": round(float(np.mean(result.evaluation.scores)), 1)}
 
 
 def sum_rewards(clip: dict[str, np.ndarray]) -> float:
@@ -180,6 +203,8 @@ MEASURES: dict[str, tuple[Any, tuple[int, ...]]] = {
     "preferences": (measure_preferences, (50, 100, 200, 800)),
     "preferences, random": (functools.partial(measure_preferences, is_random=True), (50, 100, 200, 800)),
     "preferences, imagined": (functools.partial(measure_preferences, is_imagined=True), (100, 200)),
+    "agent": (measure_agent, (0, 200)),
+    "agent, imagined": (functools.partial(measure_agent, is_imagined=True), (200,)),
     "success": (measure_success, (40, 80)),
     "success, random": (functools.partial(measure_success, is_random=True), (40, 80)),
 }

@@ -127,6 +127,10 @@ def test_a_person_compares_clips_by_keys_alone(ask, tmp_path):
     page.get_by_role("button", name="Equal").click()
     counted(page, "first: 1 · second: 1 · tie: 2 · skip: 0 · wrong: 0")
     assert read_answers(tmp_path, "preferences") == ["first", "second", "tie", "tie"]
+    for wrong in range(1, 7):
+        page.keyboard.press("w")
+        expect(page.locator("#counts")).to_contain_text(f"wrong: {wrong}")
+    expect(page.locator("#counts")).to_contain_text("60% look wrong: compare recorded clips")
 
 
 def test_a_person_labels_successes_by_keys_alone(ask, tmp_path):

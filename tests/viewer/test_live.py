@@ -375,8 +375,11 @@ class Teacher(Callback):
 
     def act(self):
         talk = Talk(self.questions.replace("labels.html", "live.html"))
+        self.obstacles = []
         for _ in range(20):
-            self.asked = talk.read(rows=True)
+            while "kind" not in (asked := talk.read(rows=True)):
+                self.obstacles.append(asked["problem"])
+            self.asked = asked
             talk.socket.send("first")
 
     def on_log(self, run, entry):
@@ -392,6 +395,8 @@ def test_a_run_with_a_page_asks_about_its_rows(tmp_path, said):
         reward=f"preferences:{labels}", run=tmp_path / "run", callbacks=[teacher], **settings,
         **{"schedule.log_every": 100},
     )  # fmt: skip
+    assert all("begin when the newest episodes have 50 clips of 25 steps" in line for line in teacher.obstacles)
+    assert teacher.obstacles
     assert teacher.asked["names"][0].startswith("environment 0, row ")
     assert len(labels.read_text().splitlines()) == 21
     assert any("reward: 20 preferences" in line for line in said)

@@ -83,6 +83,7 @@ class LabelSession:
         self.rng: np.random.Generator = np.random.default_rng([seed, len(self.file.labels)])
         self._model: RewardModel | None = None
         self._number = 0  # of answers at the newest fit
+        self._foreign = 0  # first answers of the file, which this session cannot take back
         self._chosen: set[Clips] = set()
 
     def propose(self) -> Clips | None:
@@ -166,16 +167,21 @@ class LabelSession:
         self._write(self.file.labels[:-1])
 
     def _write(self, labels: list[Label]) -> None:
-        """Let the file have these ``labels``; ConfigError if another process has written there."""
+        """Let the file have these ``labels``; ConfigError, once, if another process has written there."""
         written = LabelFile.read(self.file.path, self.file.kind).labels if self.file.path.exists() else []
-        if written != self.file.labels:
-            raise ConfigError(f"{self.file.path} was changed by another process. Label in one at a time.")
+        if written != self.file.labels or len(labels) < self._foreign:
+            self.file.labels, self._foreign = written, len(written)
+            raise ConfigError(f"{self.file.path} has answers of another process, which stay. Label in one at a time.")
         replace(self.file, labels=labels).write()
         self.file.labels = labels  # not if the disk was full: the next answer is written then
 
     def count(self) -> dict[str, int]:
         """Return the number of each answer so far."""
         return {answer: sum(label.answer == answer for label in self.file.labels) for answer in self.answers}
+
+    def find_obstacle(self) -> str:
+        """Return why there are no clips to ask about yet."""
+        return ""
 
     def advice(self) -> str:
         """Return what to do if too many clips look wrong; "" otherwise."""
@@ -214,12 +220,20 @@ class LiveSession(LabelSession):
         self.spans: np.ndarray = self._find_spans()
         if self._is_new and self.file.kind == "preferences" and len(self.spans):  # no clip is longer than most episodes
             self.file.steps = max(1, min(25, int(np.median(self.spans[:, 2])) - 1))
-        if (self.spans[:, 2] - self.file.steps).clip(0).sum() < MIN_CLIPS:
+        if self._count_clips() < MIN_CLIPS:
             return None
         clips = super().propose()
         assert clips is not None
         self._is_new, self._kept[clips] = False, self.read(clips)
         return clips
+
+    def _count_clips(self) -> int:
+        return int((self.spans[:, 2] - self.file.steps).clip(0).sum())
+
+    def find_obstacle(self) -> str:
+        """Return how many clips there are, and how many are needed."""
+        what = f"clips of {self.file.steps} steps" if self.file.steps else "rows"
+        return f"Questions begin when the newest episodes have {MIN_CLIPS} {what}. They have {self._count_clips()}."
 
     def _find_model(self) -> RewardModel | None:
         return self.reward.model if self.reward.is_fitted else None

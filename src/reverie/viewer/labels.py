@@ -61,11 +61,12 @@ async def _serve_page(
 
     async def propose() -> Clips:
         while (clips := await loop.run_in_executor(thread, session.propose)) is None:
+            await socket.send_bytes(pack_answer({"problem": session.find_obstacle()}, []))
             await asyncio.sleep(WAIT_SECONDS)
         return clips
 
-    clips = await propose()
     with suppress(WebSocketDisconnect):
+        clips = await propose()
         while True:
             head, pictures = await loop.run_in_executor(
                 thread, lambda clips: _describe_question(session, clips, get_paint()), clips
@@ -91,6 +92,7 @@ def _describe_question(session: LabelSession, clips: Clips, paint: RenderFn | No
     head = {
         "kind": session.file.kind,
         "counts": session.count(),
+        "advice": session.advice(),
         "names": [*map(session.name, clips)],
         "series": series,
     }

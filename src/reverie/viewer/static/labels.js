@@ -27,6 +27,7 @@ class Labels {
   }
 
   show(asked) {
+    if (!asked.kind) return void ($("#status").textContent = asked.problem); // no question yet
     const { question, names, answers } = KINDS[asked.kind];
     this.asked = asked;
     this.keys = { ...answers, ...SHARED };
