@@ -175,6 +175,14 @@ def test_other_games_of_open_spiel_are_refused(name, options, said):
         play(OpenSpielGame(name, **options), lambda obs: np.flatnonzero(obs[MASK_KEY])[-1])
 
 
+def test_full_boards_are_no_time_limit(make, said):
+    env = make(lambda: connect_four(5, 5, 5), num=2, vectorization="sync")
+    step = env.reset()
+    for _ in range(300):  # columns are filled one after the other, and nobody wins
+        step = env.step(torch.eye(5)[step.obs[MASK_KEY].int().argmax(-1)])
+    assert said == []
+
+
 def test_a_game_of_open_spiel_goes_on_from_its_snapshot():
     pytest.importorskip("pyspiel")
     first, second = (OpenSpielGame("breakthrough", rows=4, columns=4) for _ in range(2))

@@ -20,7 +20,7 @@ from reverie.core import wall_clock
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, has_players
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, env_name
@@ -376,7 +376,8 @@ class _Check:
         steps, lengths = numbers["steps"], numbers["lengths"]
         if not lengths and numbers["max_episode_steps"] is None and steps >= max_steps:
             add("endless", steps=steps)
-        if problem := termination_warning(ends, self.env.max_episode_steps, self.env.frames_per_action):
+        problem = termination_warning(ends, self.env.max_episode_steps, self.env.frames_per_action)
+        if problem and not has_players(self.env.obs_spec):  # whose games end where the board is full
             add("horizon", error=problem)
         for key, declared in self.env.bounds.items() if "exact" not in self.findings else ():
             highest = declared.high.max(initial=0)
