@@ -274,6 +274,13 @@ def test_sound_environments_have_no_fault_and_no_warning(name):
     assert report.measurements["steps_per_second"] > 0
 
 
+def test_returns_of_games_are_the_first_players():
+    """Each mover earns 1 or nothing: without the player, all returns would be 1."""
+    report = run_env_check(None, EnvConfig(id="reverie/Nim-v0"), 1_000)
+    assert set(report.measurements["returns"]) == {-1.0, 1.0}
+    assert all(one.severity == "note" for one in report.findings)
+
+
 def test_what_is_seen_of_a_sound_environment():
     watched = []
     report = run_env_check(Walk, EnvConfig(), 300, worker=True, watch=watched.append)

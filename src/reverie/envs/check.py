@@ -20,7 +20,7 @@ from reverie.core import wall_clock
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, has_players
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, ObsPart, has_players, mover_sign
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, env_name
@@ -320,7 +320,7 @@ class _Check:
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
         static_images = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
         sizes = {k: _Sizes(x.shape) for k, x in self.env.obs_spec.items() if x.kind == "vector" and 0 not in x.shape}
-        rows, legal, ended, half = list[Outcome](), list[float](), False, 0.0
+        rows, legal, signs, ended, half = list[Outcome](), list[float](), list[int](), False, 0.0
         until = wall_clock.monotonic() + MAX_PLAY_SECONDS
         first = self.player.do(None)
         while not rows or (
@@ -336,6 +336,7 @@ class _Check:
             for key, size in sizes.items():
                 size.add(row.obs[key])
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
+            signs += [int(mover_sign(row.obs[PLAYER_KEY]))] if has_players(self.env.obs_spec) else [1]
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
         for key, kind in self.env.read_executed_action.seen.items():
@@ -349,7 +350,7 @@ class _Check:
             "terminated": int(terminated.sum()),
             "max_episode_steps": min(limits, default=None),
             "lengths": np.diff(ends, prepend=0).tolist(),
-            "returns": [float(part.sum()) for part in np.split(reward, ends)[: len(ends)]],
+            "returns": [float(part.sum()) for part in np.split(reward * signs, ends)[: len(ends)]],
             "least_reward": float(reward.min()),
             "largest_reward": float(reward.max()) + 0.0,  # -0 becomes 0
             "rewards_not_0": int((reward != 0).sum()),

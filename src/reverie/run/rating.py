@@ -42,7 +42,7 @@ def rate(counts: np.ndarray, anchor: int | None = None) -> tuple[np.ndarray, np.
         beta += np.clip(step, -1, 1) / 2  # whole steps can oscillate, with few games
     contrast = np.eye(len(counts)) - (1 / len(counts) if anchor is None else np.eye(len(counts))[anchor])
     deviation = np.sqrt(np.diag(contrast @ covariance[:-1, :-1] @ contrast.T).clip(min=0))
-    return ELO_PER_LOGIT * contrast @ beta[:-1] + 0.0, ELO_PER_LOGIT * Z95 * deviation
+    return np.round(ELO_PER_LOGIT * contrast @ beta[:-1], 9) + 0.0, ELO_PER_LOGIT * Z95 * deviation
 
 
 def count_results(scores: Sequence[float]) -> np.ndarray:
