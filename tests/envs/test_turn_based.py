@@ -175,6 +175,18 @@ def test_other_games_of_open_spiel_are_refused(name, options, said):
         play(OpenSpielGame(name, **options), lambda obs: np.flatnonzero(obs[MASK_KEY])[-1])
 
 
+def test_boards_of_open_spiel_are_drawn_as_text():
+    pytest.importorskip("pyspiel")
+    game = OpenSpielGame("tic_tac_toe", render_mode="rgb_array")
+    game.reset(seed=0)
+    before = game.render()
+    game.step(4)
+    rows, columns = np.nonzero((game.render() != before).any(-1))  # the middle cell
+    assert before.shape == (96, 48, 3)
+    assert 32 <= rows.min() <= rows.max() < 64
+    assert 16 <= columns.min() <= columns.max() < 32
+
+
 def test_full_boards_are_no_time_limit(make, said):
     env = make(lambda: connect_four(5, 5, 5), num=2, vectorization="sync")
     step = env.reset()

@@ -21,6 +21,8 @@ from reverie.envs.wrappers import Reset, Stepped
 
 MAX_VECTOR_CELLS = 64
 """Boards with up to this many cells are vectors instead of images."""
+CHARACTER = 16
+"""Width of a character in pixels; its height is twice this."""
 HIDDEN_INFORMATION = ("gin_rummy", "hanabi", "leduc_holdem", "rps", "texas_holdem")
 """Beginnings of the names of PettingZoo's games in which players do not see the whole state."""
 
@@ -184,7 +186,7 @@ class TurnBasedGame(TwoPlayerGame):
 class OpenSpielGame(TwoPlayerGame):
     """A game of OpenSpiel without chance and hidden information, such as ``breakthrough``; observed as a vector."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - as in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 2}  # noqa: RUF012 - as in Gymnasium
 
     def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
         """``kwargs``: the game's parameters, such as ``rows``; ``opening_moves``: see :class:`TurnBasedGame`."""
@@ -217,6 +219,8 @@ class OpenSpielGame(TwoPlayerGame):
         parts = {"observation": board, MASK_KEY: flags, PLAYER_KEY: spaces.Discrete(2)}
         self.observation_space: spaces.Space[Any] = spaces.Dict(parts)
         self.start()
+        lines = self.format().splitlines()
+        self._size: tuple[int, int] = max(map(len, lines)), len(lines)
 
     def start(self) -> None:
         self._state = self._game.new_initial_state()
@@ -253,4 +257,17 @@ class OpenSpielGame(TwoPlayerGame):
         return str(self._state.action_to_string(action))
 
     def render(self) -> Any:
-        return self.format() if self.render_mode == "ansi" else None
+        return self.format() if self.render_mode == "ansi" else super().render()
+
+    def _render_image(self) -> np.ndarray:
+        """Draw the text, whose first board determines the size."""
+        from PIL import Image, ImageDraw, ImageFont
+
+        x, y = self._size
+        picture = Image.new("RGB", (CHARACTER * x, 2 * CHARACTER * y), "white")
+        draw, font = ImageDraw.Draw(picture), ImageFont.load_default(1.4 * CHARACTER)
+        for row, line in enumerate(self.format().splitlines()):
+            for column, character in enumerate(line):
+                place = ((column + 0.5) * CHARACTER, (2 * row + 1) * CHARACTER)
+                draw.text(place, character, fill="black", font=font, anchor="mm")
+        return np.asarray(picture)
