@@ -44,7 +44,7 @@ SYNONYMS = {
     r"algo\.ensemble\.log-disagreement": "disag-log",
     r"algo\.encoder\.encode-reward": "reward-input",
     r"algo\.networks\.units": "hidden-size hidden-sizes hidden-dim hidden-units layer-size",
-    r"run": "logdir log-dir output output-dir save-path run-name exp-name experiment-name name",
+    r"run": "logdir log-dir out output output-dir save-path run-name exp-name experiment-name name",
     r"schedule\.eval-every": "eval-freq eval-frequency eval-interval eval-every",
     r"schedule\.save-every": "save-freq save-frequency save-interval checkpoint-freq checkpoint-every",
     r"schedule\.log-every": "log-freq log-frequency log-interval log-every",

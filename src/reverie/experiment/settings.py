@@ -372,8 +372,8 @@ def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: 
         small = preset == "cpu" or device == "cpu" or (device == "auto" and not num_gpus())
         return f"{name}{CPU_SUFFIX}" if small and name in ON_CPU else name
     name = preset.replace("-", "_")
-    plain, names = name.removesuffix(CPU_SUFFIX), ["cpu", *TABLE]
-    if plain not in TABLE:
+    if (plain := name.removesuffix(CPU_SUFFIX)) not in TABLE:
+        names = ["cpu", *(name for name in TABLE if TABLE[name].algorithm == algorithm)]
         raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, names)} Available: {', '.join(names)}.")
     if algorithm_config(TABLE[plain].algorithm) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is not for {algorithm}. {preset_advice(name)}")
