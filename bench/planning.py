@@ -9,9 +9,10 @@ Games: trained with the preset of the environment (`connect4`: see ``find_wide``
 which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect player. Other
 environments: trained until an evaluation reaches the `stop_score`, with the mean score of that evaluation.
 `TASK_plain`: without EfficientZero's consistency loss; `TASK_consistent`: with it; `TASK_reanalyzed`: each tenth update
-searches stored rows again; `connect4_short` has 100,000 steps. `search`: simulations per second of processor time, for
-64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without the measurement at
-the end. Results are added to planning.json; those of the same task and seed are replaced.
+searches stored rows again; `connect4_short` has 100,000 steps; `hex` is OpenSpiel's on 3x3. `search`: simulations per
+second of processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole
+process, without the measurement at the end. Results are added to planning.json; those of the same task and seed are
+replaced.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ GAMES |= {
     for name, (env, rules, settings) in [*GAMES.items()]
     for variant in VARIANTS
 }
+TASKS = ["search", "hex", *GAMES, *ENVS]
 
 
 def measure_env(name: str, seed: int, steps: int | None) -> dict[str, Any]:
@@ -115,6 +117,43 @@ def measure_game(name: str, seed: int, steps: int | None) -> dict[str, Any]:
     }
 
 
+def solve_hex(state: Any, solved: dict[str, tuple[float, dict[str, Any] | None, list[int]]]) -> float:
+    """Return the value of a position for the player to move; add value, observation and optimal actions of all.
+
+    The observation is None where all moves are optimal.
+    """
+    if (key := str(state)) not in solved:
+        mover, after = state.current_player(), {action: state.child(action) for action in state.legal_actions()}
+        values = {a: x.returns()[mover] if x.is_terminal() else -solve_hex(x, solved) for a, x in after.items()}
+        best = [action for action, value in values.items() if value == max(values.values())]
+        obs = {"observation": np.float32([*state.observation_tensor(mover), mover]), "player": mover,
+               "action_mask": np.int8(state.legal_actions_mask())}  # fmt: skip
+        solved[key] = max(values.values()), obs if len(best) < len(values) else None, best
+    return solved[key][0]
+
+
+def measure_hex(name: str, seed: int, steps: int | None) -> dict[str, Any]:
+    """Train in OpenSpiel's Hex on 3x3, and measure the optimal moves in hard positions."""
+    import pyspiel
+
+    solved: dict[str, tuple[float, dict[str, Any] | None, list[int]]] = {}
+    solve_hex(pyspiel.load_game("hex", {"board_size": 3}).new_initial_state(), solved)
+    hard = [(obs, best) for _, obs, best in solved.values() if obs is not None]
+    options = {"env.kwargs": {"board_size": 3, "opening_moves": 6}} | ({} if steps is None else {"steps": steps})
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        result = reverie.train(
+            "muzero", env="open_spiel/hex", run=f"{folder}/run", seed=seed, eval_episodes=0, **options
+        )
+        seconds = time.process_time() - started
+        agent = reverie.load(f"{folder}/run")
+        obs = {key: np.stack([obs[key] for obs, _ in hard]) for key in hard[0][0]}
+        actions = np.asarray(agent.act(obs)[0]).tolist()
+    right = float(np.mean([action in best for action, (_, best) in zip(actions, hard, strict=True)]))
+    return {"task": name, "seed": seed, "env_steps": result.env_steps, "updates": result.updates,
+            "cpu_seconds": seconds, "optimal_moves_hard": right}  # fmt: skip
+
+
 def measure_search(roots: int = 64, simulations: int = 16, actions: int = 9, repeats: int = 30) -> float:
     """Return simulations per second of processor time, with networks of two layers of 128 units."""
     layers = [torch.nn.Linear(64 + actions, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU()]
@@ -138,9 +177,7 @@ def measure_search(roots: int = 64, simulations: int = 16, actions: int = 9, rep
 def main() -> None:
     """Measure and add the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "task", choices=["search", *GAMES, *ENVS], metavar="TASK", help=", ".join(["search", *GAMES, *ENVS])
-    )
+    parser.add_argument("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--steps", type=int)
     args = parser.parse_args()
@@ -150,7 +187,7 @@ def main() -> None:
         with use_only_kernels():
             rows = [{"task": "search", "compiled_per_second": compiled, "definition_per_second": measure_search()}]
     else:
-        measure = measure_env if args.task in ENVS else measure_game
+        measure = measure_env if args.task in ENVS else measure_hex if args.task == "hex" else measure_game
         rows = [measure(args.task, seed, args.steps) for seed in args.seeds]
     earlier = json.loads(OUT.read_text(encoding="utf-8"))["rows"] if OUT.exists() else []
     for row in rows:
