@@ -268,6 +268,6 @@ class OpenSpielGame(TwoPlayerGame):
         draw, font = ImageDraw.Draw(picture), ImageFont.load_default(1.4 * CHARACTER)
         for row, line in enumerate(self.format().splitlines()):
             for column, character in enumerate(line):
-                place = ((column + 0.5) * CHARACTER, (2 * row + 1) * CHARACTER)
-                draw.text(place, character, fill="black", font=font, anchor="mm")
+                center = ((column + 0.5) * CHARACTER, (2 * row + 1) * CHARACTER)
+                draw.text(center, character, fill="black", font=font, anchor="mm")
         return np.asarray(picture)

@@ -232,8 +232,8 @@ class LiveSession(LabelSession):
 
     def find_obstacle(self) -> str:
         """Return how many clips there are, and how many are needed."""
-        what = f"clips of {self.file.steps} steps" if self.file.steps else "rows"
-        return f"Questions begin when the newest episodes have {MIN_CLIPS} {what}. They have {self._count_clips()}."
+        unit = f"clips of {self.file.steps} steps" if self.file.steps else "rows"
+        return f"Questions begin when the newest episodes have {MIN_CLIPS} {unit}. They have {self._count_clips()}."
 
     def _find_model(self) -> RewardModel | None:
         return self.reward.model if self.reward.is_fitted else None
