@@ -121,7 +121,7 @@ def test_an_episode_plays_when_a_run_is_opened(page, site):
         ("#play", "Stop"),
     )
     go(
-        page, (CHIP, imagines("[3-9]")), ENDED, row("0 of .*"), "ArrowLeft", ("#play", "Play"), "End"
+        page, (CHIP, imagines("[3-9]")), ENDED, (CHIP, SEEN), "ArrowLeft", ("#play", "Play"), "End"
     )  # it plays again until it is touched
     assert (drawn(page, "real"), drawn(page, "dream")) == (True, True)
     last = int(page.locator("#scrub").get_attribute("max"))
@@ -361,7 +361,9 @@ def test_files_to_share(page, site, browser, tmp_path):
     alone, wrong = browser.new_context(offline=True).new_page(), []
     alone.on("pageerror", lambda error: wrong.append(str(error)))
     alone.goto((tmp_path / "file.html").as_uri())
-    go(alone, "#play", ("#row", re.compile(f"row {last} of {last}")))
+    go(alone, "#play", ("#row", re.compile("row [1-9]")), "#play", ("#play", "Play"))  # it starts again at its end
+    alone.locator("#scrub").press("End")
+    go(alone, ("#row", f"row {last} of {last}"), "ArrowLeft", ("#row", f"row {last - 1} of {last}"))
     assert alone.locator("#dream img").evaluate("image => image.naturalWidth") > 100
     go(alone, ("#sentence", re.compile("It saw 5 frames")), ("#verdict", re.compile("nothing changes|has ended")))
     go(alone, ("#dream .chip", re.compile("imagines, step")), (".chart", 4), (".chart >> nth=0 >> b >> nth=0", "1"))
