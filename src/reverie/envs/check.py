@@ -377,8 +377,7 @@ class _Check:
         steps, lengths = numbers["steps"], numbers["lengths"]
         if not lengths and numbers["max_episode_steps"] is None and steps >= max_steps:
             add("endless", steps=steps)
-        problem = termination_warning(ends, self.env.max_episode_steps, self.env.frames_per_action)
-        if problem and not has_players(self.env.obs_spec):  # whose games end where the board is full
+        if problem := termination_warning(ends, self.env):
             add("horizon", error=problem)
         for key, declared in self.env.bounds.items() if "exact" not in self.findings else ():
             highest = declared.high.max(initial=0)

@@ -6,7 +6,7 @@ This file must not import torch: worker processes import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,11 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.core.logger import logger
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.spaces import Space
+from reverie.core.specs import has_players
+
+if TYPE_CHECKING:
+    from reverie.core.protocols import Env
+    from reverie.envs.flat_env import FlatEnv
 
 EXACT = 2**24
 """Learners see float32, which represents all integers up to this one exactly, but not the next."""
@@ -146,11 +151,14 @@ class EpisodeEnd(NamedTuple):
     truncated: bool
 
 
-def termination_warning(ends: Sequence[EpisodeEnd], limit: int | None, frames: int) -> str:
-    """Return a warning if the longest episodes seem to be terminated by a time limit; else "".
+def termination_warning(ends: Sequence[EpisodeEnd], env: Env | FlatEnv) -> str:
+    """Return a warning if the longest episodes of ``env`` seem to be terminated by a time limit; else "".
 
-    ``limit``: the declared time limit, in decisions or in steps, of which there are ``frames`` per decision.
+    The declared limit can be in decisions or in steps. Games of two players end where their boards are full.
     """
+    limit, frames = env.max_episode_steps, env.frames_per_action
+    if has_players(env.obs_spec):
+        return ""
     longest = max((end.length for end in ends), default=0)
     last = [end for end in ends if end.terminated and end.length == longest]
     is_declared = limit is not None and longest in (limit, -(-limit // frames))
@@ -170,10 +178,10 @@ def termination_warning(ends: Sequence[EpisodeEnd], limit: int | None, frames: i
 class EndCheck:
     """Warns once if the first episodes of N environments seem to be terminated by a time limit."""
 
-    def __init__(self, num_envs: int, limit: int | None, frames: int) -> None:
-        """``num_envs``: 0 to check nothing. ``limit``, ``frames``: see ``termination_warning``."""
+    def __init__(self, num_envs: int, env: Env) -> None:
+        """``num_envs``: 0 to check nothing."""
         self._lengths, self._ends = [0] * num_envs, list[EpisodeEnd]()
-        self._limit, self._frames, self._is_done = limit, frames, not num_envs
+        self._env, self._is_done = env, not num_envs
 
     def __call__(self, first: Iterable[bool], terminated: Iterable[bool], truncated: Iterable[bool]) -> None:
         """Count the rows of N environments, by their flags."""
@@ -183,6 +191,6 @@ class EndCheck:
             self._lengths[number] = 0 if is_first else self._lengths[number] + 1
             if any(flags) and self._lengths[number]:
                 self._ends.append(EpisodeEnd(self._lengths[number], *flags))
-                if text := termination_warning(self._ends, self._limit, self._frames):
+                if text := termination_warning(self._ends, self._env):
                     logger.warning(text)
                 self._is_done = self._is_done or bool(text) or len(self._ends) >= MAX_CHECKED_ENDS

@@ -77,7 +77,7 @@ class NativeVectorEnv:
         self.packages: dict[str, str] = package_versions(self._vector)
         self.instances: set[int] = find_instances(vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
-        self._check_ends = EndCheck(config.num if warns else 0, self.max_episode_steps, self.frames_per_action)
+        self._check_ends = EndCheck(config.num if warns else 0, self)
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none

@@ -19,7 +19,7 @@ from torch import Tensor
 from reverie.core.columns import AlignedCopies
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
-from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, has_players, spec_to_dict
+from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import ExecutedActions, Step, no_flags
 from reverie.envs.config import EnvConfig, EnvLike, MakeEnv
 from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
@@ -150,8 +150,7 @@ class SlotVectorEnv:
         self.frames_per_action: int = restarter.specs.frames_per_action
         self.packages: dict[str, str] = restarter.specs.packages
         self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
-        is_checked = warns and not has_players(self.obs_spec)  # games of two players end where their boards are full
-        self._check_ends = EndCheck(len(slots) if is_checked else 0, self.max_episode_steps, self.frames_per_action)
+        self._check_ends = EndCheck(len(slots) if warns else 0, self)
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     @property
