@@ -11,6 +11,7 @@ import signal
 import tempfile
 import traceback
 from pathlib import Path
+from unittest.mock import patch
 
 import factors
 import files
@@ -23,6 +24,7 @@ from columns import to_columns
 from frozen import Freezer, Frozen
 from settings import algo_settings, make_factory, run_settings
 from story import read_log
+from taught import known_rewards, relabeled_batches
 from weights import Weights
 
 import reverie
@@ -40,7 +42,7 @@ def play(c, steps=STEPS):
     report, pattern = oracle.Report(), factors.refusal(c)
     kernels = use_only_kernels() if c["kernels"] == "off" else contextlib.nullcontext()
     try:
-        with kernels, open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        with kernels, known_rewards(), open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
             DOORS[c["door"]](c, folder, steps, report)
         if pattern is not None:
             report.add("not refused", expected=pattern)
@@ -70,9 +72,9 @@ def kill_in_between(c, folder, steps, more):
 def live_and_die(c, folder, steps, more):
     """Save once, and end without any last words."""
     logging.disable(logging.WARNING)
-    config, settings = algorithm_config(c["algo"])().merge(algo_settings(c)), run_settings(c) | more
+    config, settings = algorithm_config(c["algo"])().merge(algo_settings(c)), run_settings(c, folder) | more
     kernels = use_only_kernels() if c["kernels"] == "off" else contextlib.nullcontext()
-    with kernels, reverie.Collector(
+    with kernels, known_rewards(), reverie.Collector(
         make_factory(c, folder), config, steps=steps, seed=3, folder=folder / "run", **settings
     ) as collector:  # fmt: skip
         is_saved = False
@@ -99,11 +101,11 @@ def play_collector(c, folder, steps, report):
         if c["resume"] == "killed" and end < steps:
             kill_in_between(c, folder, end, {})
             continue
-        with reverie.Collector(factory, config, steps=end, seed=3, **saved, **run_settings(c)) as collector:
+        with reverie.Collector(factory, config, steps=end, seed=3, **saved, **run_settings(c, folder)) as collector:
             algo, has_queue = collector.algo, keeps_all(c, collector.experiment.replay)
             frozen = Frozen(algo, c["frozen"], report)
             if c["sampling"] == "priority" and c["resume"] != "killed" and c["door"] != "actors":
-                weights.watch(collector.experiment.source)
+                weights.watch(collector.experiment.replay)
             for number, batch in enumerate(collector):
                 columns = to_columns(batch)
                 is_asked = number % 2 == 0  # one row at a time takes as long as all the rest
@@ -156,7 +158,7 @@ def keeps_all(c, replay):
     """Whether the online queue promises that each transition is learned from."""
     if c["door"] == "actors":
         return False
-    has_relabeled_ends = c["hindsight"] != "none" and c["goals"] == "end"
+    has_relabeled_ends = (c["hindsight"] != "none" and c["goals"] == "end") or c["taught"] == "success"
     return replay.batch_sampler.online is not None and c["capacity"] > 60 and not c["resume"] and not has_relabeled_ends
 
 
@@ -223,8 +225,8 @@ def check_evaluation(c, rows, players, evaluation, report):
 
 def play_train(c, folder, steps, report):
     """``reverie.train``, whose batches share memory and whose updates are captured: rows only."""
-    with sampled_windows() as sampled:
-        settings = train_settings(c)
+    with sampled_windows(c) as sampled:
+        settings = train_settings(c, folder)
         for end in ends_of_lives(c, steps):
             reverie.train(c["algo"], env=make_factory(c, folder), run=folder / "run", steps=end, seed=3,
                           callbacks=[Freezer(c["frozen"], report)], **settings)  # fmt: skip
@@ -233,7 +235,7 @@ def play_train(c, folder, steps, report):
 
 def play_data(c, folder, steps, report):
     """A run whose rows another one learns from, alone or together with its own."""
-    first, second = train_settings(c), train_settings(c)
+    first, second = train_settings(c, folder), train_settings(c, folder)
     first["replay"] = {name: value for name, value in first["replay"].items() if name != "hindsight"}
     first["replay_ratio"] = 0.02  # its rows count, not what it learns
     factory = make_factory(c, folder)
@@ -244,34 +246,36 @@ def play_data(c, folder, steps, report):
         second = {name: x for name, x in second.items() if name not in online}
     else:
         length = {"steps": steps, "experience": "mixed(0.5)"}
-    with sampled_windows() as sampled:
+    with sampled_windows(c) as sampled:
         reverie.train(c["algo"], env=factory, run=folder / "second", seed=4, data=str(folder / "run"), **length,
                       callbacks=[Freezer(c["frozen"], report)], **second)  # fmt: skip
     check_train(c, folder, sampled, report)
 
 
-def train_settings(c):
-    settings = run_settings(c) | {"console": False, "tensorboard": False, "threads": 1, "device": "cpu"}
+def train_settings(c, folder):
+    settings = run_settings(c, folder) | {"console": False, "tensorboard": False, "threads": 1, "device": "cpu"}
     settings |= {"eval_episodes": 0} | ({"schedule.log_every": 5} if c["frozen"] != "never" else {})
     settings |= {"size": "nano", "replay_ratio": 0.15} if c["algo"] == "dreamer_v3" else {}
     return settings | {f"algo.{name}": value for name, value in algo_settings(c).items()}
 
 
 @contextlib.contextmanager
-def sampled_windows():
-    """Yield a list to which all windows go that a replay samples, copied, as batches share memory."""
-    sampled, sample = [], ReplayBuffer.sample
+def sampled_windows(c):
+    """Yield a list to which all windows go that are learned from, copied, as batches share memory."""
+    sampled, sample, is_taught, num_free = [], ReplayBuffer.sample, c["taught"] != "no", 0
+
+    def note(batch):
+        sampled.append((to_columns(batch), num_free))
 
     def sample_noted(self, *args, **more):
-        batch = sample(self, *args, **more)
-        sampled.append((to_columns(batch), self.window.num_free_rows))
+        nonlocal num_free
+        batch, num_free = sample(self, *args, **more), self.window.num_free_rows
+        if not is_taught:
+            note(batch)
         return batch
 
-    ReplayBuffer.sample = sample_noted
-    try:
+    with patch.object(ReplayBuffer, "sample", sample_noted), relabeled_batches(note):
         yield sampled
-    finally:
-        ReplayBuffer.sample = sample
 
 
 def check_train(c, folder, sampled, report):

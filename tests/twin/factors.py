@@ -49,6 +49,7 @@ OFF_POLICY = {
     "memory": ["none", "lstm"],
     "evaluate": ["no", "other", "same"],
     "players": [1, 2],
+    "taught": ["no", "preferences", "success"],
 }
 ON_POLICY = {
     "algo": ["ppo", "a2c"],
@@ -83,6 +84,7 @@ REST = {
     "goals": "", "hindsight": "none", "sampling": "uniform", "storage": "ram", "capacity": 100_000, "memory": "none",
     "evaluate": "no", "epochs": 1, "format": "", "policy": "", "encoder": "none", "frozen": "never", "vector": "sync",
     "envs": 1, "resume": False, "crashes": False, "players": 1,
+    "taught": "no",
 }  # fmt: skip
 """Values of the factors that a family has not."""
 NIGHT = {
@@ -162,6 +164,7 @@ MEANINGLESS = [
     ("a search has parts of its own", lambda c: c["algo"] == "muzero" and (
         c["stack"] == "algo" or c["norm"] != "none" or c["scale"] != "none" or c["hindsight"] != "none"
         or c["encoder"] != "none")),
+    ("goals have rewards of their own", lambda c: c["goals"] and c["taught"] != "no"),
     ("a move that is repeated is another player's", lambda c: c["players"] == 2 and c["repeat"] > 1),
 ]  # fmt: skip
 """Combinations that mean nothing, or that nobody can set."""
@@ -182,6 +185,8 @@ REFUSED = [
      {"algo": "impala", "estimator": ("v_trace", 0.9), "vector": "torch_next"}),
     (r"same environment", lambda c: c["evaluate"] == "same", {"evaluate": "same"}),
     (r"two players", lambda c: c["players"] == 2 and c["algo"] != "muzero", {"players": 2}),
+    (r"needs rewards of whole rows", lambda c: c["taught"] != "no" and c["algo"] == "dreamer_v3",
+     {"taught": "success", "algo": "dreamer_v3", "door": "train"}),
     (r"one array of actions", lambda c: c["format"] in ONE_ARRAY and c["action"] == "mixed",
      {"door": "files", "format": "lerobot", "action": "mixed"}),
     (r"only store numbers and vectors", lambda c: c["format"] == "parquet" and c["encoder"] != "none",

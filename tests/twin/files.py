@@ -26,7 +26,7 @@ def play(c, folder, steps, report):
         if c["resume"] == "killed" and end < steps:
             doors.kill_in_between(c, folder, end, {"replay_ratio": 0.02})
             continue
-        settings = {"seed": 3, "folder": folder / "run", **run_settings(c), "steps": end, "replay_ratio": 0.02}
+        settings = {"seed": 3, "folder": folder / "run", **run_settings(c, folder), "steps": end, "replay_ratio": 0.02}
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
             for _ in collector:
                 pass  # nothing is learned

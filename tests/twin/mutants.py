@@ -20,6 +20,7 @@ from reverie.nn import normalization
 from reverie.nn.adam import Adam
 from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.preprocess import FrameStacker
+from reverie.nn.reward_model import PreferenceReward, SuccessReward
 from reverie.objectives import estimators
 from reverie.replay import hindsight
 from reverie.replay.buffer import ReplayBuffer
@@ -296,3 +297,17 @@ def the_other_player_is_a_friend(original):
         return original(self, batch)
 
     return targets
+
+
+@mutant(PreferenceReward, "relabel", {"taught": "preferences"}, "reward")
+def a_taught_reward_is_of_the_row_that_acts(original):
+    def relabel(self, batch):
+        reward = original(self, batch).reward
+        return dataclasses.replace(batch, reward=torch.cat([reward[:, 1:], reward[:, :1]], 1))
+
+    return relabel
+
+
+@mutant(SuccessReward, "relabel", {"taught": "success", **N_STEP}, "is_terminal")
+def a_taught_end_has_a_value(original):
+    return lambda self, batch: dataclasses.replace(original(self, batch), is_terminal=batch.is_terminal)

@@ -14,6 +14,7 @@ What it cannot see:
 * images: resizing would destroy the keys.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -302,7 +303,9 @@ def check_batch(batch, rows, c, report, num_free, num_acted=None):
     windows = []
     for b in range(len(story)):
         window = read_window(batch, b, rows, c, report, num_free, num_acted)
-        windows.append(check_goals(batch, b, window, c, report, num_free) if window and c["goals"] else window)
+        if window and c["goals"]:
+            window = check_goals(batch, b, window, c, report, num_free)
+        windows.append(check_taught(batch, b, window, c, report, num_free) if window and has_taught(c) else window)
     return windows
 
 
@@ -332,7 +335,7 @@ def check_row(batch, b, t, row, c, report, is_acted):
     check_other_keys({key: x[b, t] for key, x in batch["obs"].items()}, row, c, report, where)
     expect(report, "is_first", bool(batch["first"][b, t]), row.is_first, **where)
     knows_end = not (row.is_cut and t == batch["reward"].shape[1] - 1)
-    if c["hindsight"] == "none":
+    if c["hindsight"] == "none" and not has_taught(c):
         if not math.isclose(batch["reward"][b, t], row.reward, abs_tol=1e-4):
             report.add("reward", **where, stored=float(batch["reward"][b, t]), true=row.reward)
         for name in ("last", "terminal") if knows_end else ():
@@ -347,6 +350,50 @@ def check_row(batch, b, t, row, c, report, is_acted):
         check_action(batch["action"][b, t].tolist(), row, is_newest, c, report, where)
         if not is_newest and batch.get("has_tags", True):
             expect(report, "tag of a takeover", "tag" in batch and bool(batch["tag"][b, t]), row.is_taken, **where)
+
+
+def has_taught(c):
+    return c["taught"] != "no"
+
+
+def taught_score(key, action):
+    """What networks that learned from preferences say of a flat action in a row."""
+    who, episode, t = key
+    return ((7 * who + 13 * episode + 5 * t) % 11 - 5) / 6 + 0.03 * sum(action)
+
+
+def looks_like_success(key):
+    """Whether networks that learned from examples of success see one."""
+    return (key[1] + key[2]) % 4 in (1, 2)
+
+
+def check_taught(batch, b, window, c, report, num_free):
+    """Rewards and ends of a window; return copies of its rows, told with them."""
+    told = []
+    for t, row in enumerate(window):
+        before = window[t - 1] if t and not row.is_first else None
+        new = dataclasses.replace(row)
+        if c["taught"] == "success":
+            new.reward = float(is_taught_success(before, row))
+            new.is_last, new.is_terminal = row.is_last or new.reward == 1, row.is_terminal or new.reward == 1
+        else:
+            action = before and flat_action(c["action"], before.action)
+            new.reward = math.tanh(taught_score(before.key, action)) if before else 0.0
+        told.append(new)
+        where = {"b": b, "t": t, "row": row.key}
+        if t <= num_free:
+            continue
+        if not math.isclose(batch["reward"][b, t], new.reward, abs_tol=1e-4):
+            report.add("reward", **where, stored=float(batch["reward"][b, t]), true=new.reward)
+        for name in () if row.is_cut and t == len(window) - 1 else ("last", "terminal"):
+            expect(report, f"is_{name}", bool(batch[name][b, t]), getattr(new, f"is_{name}"), **where)
+    return told
+
+
+def is_taught_success(before, row):
+    """The second of two rows that look like successes, or a terminal one."""
+    follows = before is not None and looks_like_success(before.key)
+    return looks_like_success(row.key) and (follows or row.is_terminal)
 
 
 def check_other_keys(obs, row, c, report, where):

@@ -26,7 +26,7 @@ def play(c, folder, steps, report):
     seen, learned, first_of_life = [], [], set()
     for end in doors.ends_of_lives(c, 4 * ROLLOUT * c["envs"]):
         saved = {"folder": folder / "run"} if c["resume"] else {}
-        settings = {"steps": end, "seed": 3, **saved, **run_settings(c)}
+        settings = {"steps": end, "seed": 3, **saved, **run_settings(c, folder)}
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
             watch(collector, seen, c)
             first_of_life.add(len(seen))
@@ -51,7 +51,7 @@ def play_queue(c, folder, steps, report):
     config, batches = algorithm_config("impala")().merge(algo_settings(c)), []
     for end in doors.ends_of_lives(c, 4 * ROLLOUT * c["envs"]):
         saved = {"folder": folder / "run"} if c["resume"] else {}
-        settings = {"steps": end, "seed": 3, **saved, **run_settings(c)}
+        settings = {"steps": end, "seed": 3, **saved, **run_settings(c, folder)}
         with reverie.Collector(make_factory(c, folder), config, **settings) as collector:
             algo = collector.algo
             for batch in collector:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import factors
 from story import CLASSES, StoryEnv, StoryIds, StoryVector, legal_classes, replacement
+from taught import write_labels
 
 import reverie
 
@@ -91,8 +92,8 @@ def _off_policy(c):
     return settings | ({"networks.burn_in": 1} if c["memory"] != "none" else {})
 
 
-def run_settings(c):
-    """Settings of the run, without those of the algorithm."""
+def run_settings(c, folder):
+    """Settings of the run, without those of the algorithm; files that they name are in ``folder``."""
     settings = {"envs": c["envs"], "env.vectorization": c["vector"] if factors.is_single(c) else "native"}
     settings |= {"env.max_episode_steps": c["limit"]} if c["limit"] else {}
     settings |= {"env.action_repeat": c["repeat"]} if c["repeat"] > 1 else {}
@@ -110,4 +111,5 @@ def run_settings(c):
         replay["hindsight"] = c["hindsight"]
     if c["sampling"] != "uniform":
         replay["fractions"] = {"uniform": 0.3, c["sampling"]: 0.7}
+    settings |= {"reward": write_labels(c, folder)} if c["taught"] != "no" else {}
     return settings | {"replay": replay, "learning_starts": 20, "random_steps": 20, "replay_ratio": 0.5}
