@@ -150,8 +150,10 @@ def test_labels_are_kept_and_undone_and_never_touch_the_data(walked, tmp_path):
     write_labels(walked, path := tmp_path / "deep" / "labels.jsonl", count=3)
     session = LabelSession(str(walked), path, "preferences")
     assert session.file.steps == 3
-    session.add(session.propose(), "tie")
-    session.add(session.propose(), "skip")
+    session.add(clips := session.propose(), "tie")
+    session.add(clips, "skip")
+    tie, skip = session.file.labels[3:]
+    assert tie.copy == skip.copy != ""  # so that a fit takes them for answers about the same rows
     session.undo()
     file = LabelFile.read(path, "preferences")
     assert [label.answer in ("first", "second") for label in file.labels[:3]] == [True] * 3

@@ -159,7 +159,7 @@ class LabelSession:
             raise ConfigError(
                 f"answer = {answer!r}: expected {', '.join(self.answers)}.{did_you_mean(str(answer), self.answers)}"
             )
-        copy = self.file.write_copy(self.read(clips)) if self.grows and answer != SKIP else ""
+        copy = self.file.write_copy(self.read(clips)) if self.grows else ""
         self._write([*self.file.labels, Label(clips, answer, clips in self._chosen, copy)])
 
     def undo(self) -> None:
