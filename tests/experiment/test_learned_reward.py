@@ -315,7 +315,8 @@ def test_runs_learn_from_the_reward_and_keep_the_environments(kind, offline, wal
     np.testing.assert_allclose(earned[1:][inside], np.diff(x)[inside], rtol=1e-3, atol=1e-3)
 
 
-def test_runs_resume_bit_for_bit_with_a_learned_reward(walked, tmp_path, quick, monkeypatch):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_runs_resume_bit_for_bit_with_a_learned_reward(is_gone, walked, tmp_path, quick, monkeypatch):
     config = QUICK.merge({
         "steps": 80, "env.id": "Walk", "learning_starts": 10, "replay_ratio": 0.5, "schedule.save_every": 20,
         "reward": write_labels(walked, tmp_path / "labels"),
@@ -326,10 +327,18 @@ def test_runs_resume_bit_for_bit_with_a_learned_reward(walked, tmp_path, quick, 
         patch.setattr(Walk, "steps_of_all", 0)
         patch.setattr(Walk, "stop_at", 45)
         assert train_config(config, env=Walk, run=parts).signal == signal.SIGTERM
-    # another fit, as on another machine: the checkpoint's counts
+    # another fit, as on another machine, or none: the checkpoint's counts
     monkeypatch.setattr(reward_model.RewardModel, "updates", 5)
-    train_config(config, env=Walk, run=parts)
+    if is_gone:
+        (tmp_path / "labels").rename(tmp_path / "elsewhere")
+    with logged() as lines:
+        train_config(config, env=Walk, run=parts)
+    assert any("goes on with the networks of its checkpoint" in line for line in lines) == is_gone
     assert_same(whole, parts)
+    if is_gone:
+        with pytest.raises(DataError, match="No such file"):
+            train_config(config, env=Walk, run=tmp_path / "new")
+        return
     write_labels(walked, tmp_path / "labels", count=1)
     with logged() as lines:
         train_config(config.merge({"steps": 90}), env=Walk, run=parts)

@@ -324,7 +324,7 @@ def build(
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         if config.reward:
-            learned_reward = build_learned_reward(config, algo, learned, probed, seeds["algo"])
+            learned_reward = build_learned_reward(config, algo, learned, probed, seeds["algo"], is_new=start == 0)
         clock, meter = _make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed, windows = 0 < config.offline_fraction < 1, (algo.window, algo.window)
         if is_mixed and not config.human_fraction:

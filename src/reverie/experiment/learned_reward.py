@@ -125,13 +125,14 @@ class RelabeledSource:
 
 
 def build_learned_reward(
-    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, seed: int
-) -> LearnedReward:
+    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, seed: int, *,
+    is_new: bool,
+) -> LearnedReward:  # fmt: skip
     """Return the reward that ``config.reward`` names, fitted on the learner's device.
 
     ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
-    declare none. If a page asks a person, there may be no labels yet. ConfigError, DataError: the learner cannot learn
-    from it, or the labels do not fit the data.
+    declare none. If a page asks a person, there may be no labels yet; if a run is not new, its checkpoint has the
+    networks. ConfigError, DataError: the learner cannot learn from it, or the labels do not fit the data.
     """
     kind, _, path = config.reward.partition(":")
     if algo.window.learns_rows or algo.annotator is not None:
@@ -157,8 +158,10 @@ def build_learned_reward(
                 reward.fit_to(LabelFile.read(reward.path, kind))
         if not reward.is_fitted:
             logger.info(f"reward: 0, until {path} has enough answers")
-    else:
+    elif is_new or reward.path.exists():
         reward.fit_to(LabelFile.read(reward.path, kind))
+    else:
+        logger.warning(f"reward: {path} does not exist. The run goes on with the networks of its checkpoint")
     ignore_row_rewards(algo, f"reward = {config.reward}")
     return reward
 
