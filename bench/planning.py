@@ -8,11 +8,11 @@
 Games: trained with the preset of the environment (`connect4`: see ``find_wide``), then the share of hard positions (in
 which some legal action is not optimal) with an optimal action, and the games of 200 lost to a perfect player. Other
 environments: trained until an evaluation reaches the `stop_score`, with the mean score of that evaluation.
-`TASK_plain`: without EfficientZero's consistency loss; `TASK_consistent`: with it; `TASK_reanalyzed`: each tenth update
-searches stored rows again; `connect4_short` has 100,000 steps; `hex` is OpenSpiel's on 3x3. `search`: simulations per
-second of processor time, for 64 roots with 9 actions, with and without kernels. Processor times are of the whole
-process, without the measurement at the end. Results are added to planning.json; those of the same task and seed are
-replaced.
+`TASK_consistent` has EfficientZero's consistency loss, `TASK_reanalyzed` searches stored rows again in each tenth
+update, `TASK_both` does both and `TASK_plain` neither, with the authors' noise, whatever the preset says;
+`connect4_short` has 100,000 steps; `hex` is OpenSpiel's on 3x3. `search`: simulations per second of processor time, for
+64 roots with 9 actions, with and without kernels. Processor times are of the whole process, without the measurement at
+the end. Results are added to planning.json; those of the same task and seed are replaced.
 """
 
 from __future__ import annotations
@@ -66,9 +66,14 @@ ENVS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {"algo.consistency_coef": 0.0}, "consistent": {"algo.consistency_coef": 2.0},
-    "reanalyzed": {"algo.reanalyze_interval": 10},
-}  # fmt: skip
+    name: {"algo.consistency_coef": consistency, "algo.reanalyze_interval": interval, "algo.gumbel_scale": 1.0}
+    for name, consistency, interval in (
+        ("plain", 0.0, 0),
+        ("consistent", 2.0, 0),
+        ("reanalyzed", 0.0, 10),
+        ("both", 2.0, 10),
+    )
+}
 ENVS |= {f"{name}_{variant}": ENVS[name] | VARIANTS[variant] for name in [*ENVS] for variant in VARIANTS}
 GAMES |= {
     f"{name}_{variant}": (env, rules, settings | VARIANTS[variant])

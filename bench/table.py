@@ -25,6 +25,7 @@ from efficiency_table import efficiency_table, peers_scores_table
 from gpu_table import gpu_table
 from latent_search_table import latent_search_table
 from offline_table import estimates_table, offline_peers_table, offline_rest_table, offline_table
+from planning_table import planning_table, variants_table
 from words import digits, grid, spread, time
 
 from reverie.core.statistics import MIN_RUNS
@@ -447,6 +448,8 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "agreement": agreement_table,
     "agreement_summary": agreement_summary,
     "latent_search": latent_search_table,
+    "planning": planning_table,
+    "planning_variants": variants_table,
     "sample_efficiency": efficiency_table,
     "defaults": defaults_table,
     "defaults_others": others_table,
@@ -463,6 +466,7 @@ FILES = {
     "logs": "defaults",
     "offline_rest": "offline",
     "on_policy_speed": "on_policy",
+    "planning_variants": "planning",
     "rates": "model_free_peers",
     "sample_efficiency_sb3": "sample_efficiency",
 }
