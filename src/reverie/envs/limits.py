@@ -6,7 +6,7 @@ This file must not import torch: worker processes import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -16,11 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.core.logger import logger
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.spaces import Space
-from reverie.core.specs import has_players
-
-if TYPE_CHECKING:
-    from reverie.core.protocols import Env
-    from reverie.envs.flat_env import FlatEnv
+from reverie.core.specs import ObsSpec, has_players
 
 EXACT = 2**24
 """Learners see float32, which represents all integers up to this one exactly, but not the next."""
@@ -151,7 +147,15 @@ class EpisodeEnd(NamedTuple):
     truncated: bool
 
 
-def termination_warning(ends: Sequence[EpisodeEnd], env: Env | FlatEnv) -> str:
+class PlayedEnv(Protocol):
+    """One environment or several, as far as the lengths of its episodes depend on it."""
+
+    obs_spec: ObsSpec
+    max_episode_steps: int | None
+    frames_per_action: int
+
+
+def termination_warning(ends: Sequence[EpisodeEnd], env: PlayedEnv) -> str:
     """Return a warning if the longest episodes of ``env`` seem to be terminated by a time limit; else "".
 
     The declared limit can be in decisions or in steps. Games of two players end where their boards are full.
@@ -178,7 +182,7 @@ def termination_warning(ends: Sequence[EpisodeEnd], env: Env | FlatEnv) -> str:
 class EndCheck:
     """Warns once if the first episodes of N environments seem to be terminated by a time limit."""
 
-    def __init__(self, num_envs: int, env: Env) -> None:
+    def __init__(self, num_envs: int, env: PlayedEnv) -> None:
         """``num_envs``: 0 to check nothing."""
         self._lengths, self._ends = [0] * num_envs, list[EpisodeEnd]()
         self._env, self._is_done = env, not num_envs
