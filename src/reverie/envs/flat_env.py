@@ -18,7 +18,7 @@ from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.masks import has_choices, mask_in
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec, has_players, without_mask
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, has_players, without_mask
 from reverie.envs.config import Env, EnvConfig, MakeEnv
 from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.interventions import POLICY, ExecutedActionReader
@@ -102,7 +102,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.env = AlternatingTurns(self.env) if has_players(spec) else self.env
         self._options = ImageOptions(spec, config.resize, config.grayscale, config.max_image_size)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
-        self.obs_spec: ObsSpec = self._stack.spec if self._stack else self._options.spec
+        self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
         self.bounds: dict[str, DeclaredBounds] = declared_bounds(self._codec)
         self.max_episode_steps: int | None = own_limit(wrapper_stack(env))

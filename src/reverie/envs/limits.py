@@ -150,9 +150,12 @@ class EpisodeEnd(NamedTuple):
 class PlayedEnv(Protocol):
     """One environment or several, as far as the lengths of its episodes depend on it."""
 
-    obs_spec: ObsSpec
     max_episode_steps: int | None
     frames_per_action: int
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """The observations by key."""
 
 
 def termination_warning(ends: Sequence[EpisodeEnd], env: PlayedEnv) -> str:
