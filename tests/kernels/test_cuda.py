@@ -55,9 +55,18 @@ RUNS: dict[str, dict[str, Any]] = {
         "env": "reverie/Match-v0", "steps": 96, "algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 3,
         "algo.networks.units": (8,), "env.num": 2, "algo.lr": 3e-4,
     },
+    "muzero": {k: v for k, v in SETTINGS.items() if k != "algo"} | {
+        "env": "reverie/Count-v0", "steps": 60, "learning_starts": 20, "replay_ratio": 0.25, "env.num": 2,
+        "algo.batch_size": 4, "algo.batch_length": 5, "algo.unroll": 2, "algo.value_estimator": "n_step(3)",
+        "algo.networks.units": (8,), "algo.networks.encoder_units": (8,), "algo.networks.latent": 8,
+        "algo.num_simulations": 4, "algo.reanalyze_interval": 4,
+    },
     "bcq": RECORDED | {"algo.vae.units": (8,), "algo.lr": 3e-4},
 }  # fmt: skip
-WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "core/columns.py:as_numpy"}
+WAIT = {
+    "kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/planner.py:act",
+    "core/columns.py:as_numpy",
+}  # fmt: skip
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 
@@ -112,7 +121,8 @@ def test_windows_of_rows_on_the_gpu_are_learned_from_where_they_are_gathered(alg
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "precision"), [("td3", "float32"), ("td3", "float16"), ("dreamer_v3", "float32")]
+    ("algorithm", "precision"),
+    [("td3", "float32"), ("td3", "float16"), ("dreamer_v3", "float32"), ("muzero", "float32")],
 )
 def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, precision, tmp_path, gpu):
     """Rows lie in this computer's memory: batches come on a stream of their own, and what is fed back arrives late."""

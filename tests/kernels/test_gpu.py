@@ -20,6 +20,7 @@ from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu, mlp_gpu, optim_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
+from reverie.objectives.tree_search import Node, SearchSettings, Transition, search
 from reverie.replay.storage import DeviceStorage, HostStorage
 
 pytest.importorskip("triton")
@@ -28,7 +29,7 @@ BOTH = ("gru", "layer", "norm_silu", "normal_density", "sample", "squash", "two_
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
 ALONE = (
     "adam", "clip", "clipped_noise", "clipped_objective", "gather_rows", "laprop", "masked_mean", "polyak",
-    "scale_pixels", "squares", "standardize", "td0", "td_error", "two_hot_mean",
+    "scale_pixels", "search_backup", "search_select", "squares", "standardize", "td0", "td_error", "two_hot_mean",
 )  # fmt: skip
 NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
@@ -47,6 +48,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu):
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "weights", "slow", "parts", "clipped",
     "target", "slope", "mean", "dtheta", "dmean", "dcenter", "log_prob", "loss", "dpixels", "step",
+    "mean_value",
 )  # fmt: skip
 
 
@@ -197,6 +199,34 @@ def test_windows_of_rows_on_a_device_are_gathered_in_one_launch(on_gpu, monkeypa
     assert np.array_equal(*(storage.read(4, 13)["is_last"] for storage in storages))
 
 
+def test_trees_of_a_search_are_walked_as_defined(on_gpu):
+    """With more lanes than actions, masks, nodes without a number, and paths of many nodes."""
+    g = torch.Generator().manual_seed(0)
+    states, width, count = 50, 5, 6
+    reward, logits = (torch.randn(states, width, generator=g) for _ in range(2))
+    value, following = torch.randn(states, generator=g), torch.randint(states, (states, width), generator=g)
+    tables = [x.to(DEVICE) for x in (reward, logits, value, following)]
+    legal = (torch.rand(count, width, generator=g) > 0.3).index_fill(1, torch.tensor(2), True).to(DEVICE)
+    noise, start = torch.randn(count, width, generator=g).to(DEVICE), torch.arange(count, device=DEVICE)
+
+    def model(state, action):
+        at = (state, action)
+        node = Node(tables[3][at], tables[1][tables[3][at]], tables[2][tables[3][at]])
+        return Transition(tables[0][at], torch.full_like(node.value, -0.9), node)
+
+    found = []
+    for on in (True, False):
+        on_gpu(on)
+        root = Node(start, tables[1][start], tables[2][start])
+        result = search(model, root, legal, noise, SearchSettings(24, 4, q_range_floor=1e-3))
+        found.append({**result._asdict(), **result.tree._asdict()} | {"tree": None})
+    assert found[1]["visits"][:, 1:].max() > 2  # paths are long
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    on_gpu(True)
+    root = Node(start, torch.full_like(root.logits, torch.nan), root.value)
+    assert legal.gather(1, search(model, root, legal, noise, SearchSettings(4)).action[:, None]).all()
+
+
 @pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
 def test_large_layers_are_left_to_cublas(on_gpu, monkeypatch, limit):
     """All, or the largest one between two others."""
@@ -326,8 +356,8 @@ import torch
 from types import SimpleNamespace
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from reverie.kernels import ctypes_call, gpu, losses_gpu, mlp_gpu, optim_gpu, policies_gpu, rows_gpu, steps
-from reverie.kernels import rssm as kernel
+from reverie.kernels import ctypes_call, gpu, losses_gpu, mlp_gpu, optim_gpu, policies_gpu, rows_gpu, search_gpu
+from reverie.kernels import rssm as kernel, steps
 from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
 from reverie.nn.number_distributions import TwoHot
@@ -367,6 +397,7 @@ losses_gpu.compare_losses(torch.zeros)
 mlp_gpu.compare_perceptrons(torch.zeros)
 policies_gpu.compare_policies(torch.zeros)
 rows_gpu.compare_replay(torch.zeros)
+search_gpu.compare_search(torch.zeros)
 x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
 x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
 w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)

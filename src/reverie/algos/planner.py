@@ -13,6 +13,7 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import Batch, Mode, PolicyOutput, State, Step, Update
 from reverie.nn.functional import one_hot, sample_legal
@@ -70,6 +71,12 @@ class SearchPlanner(LatentPlanner):
     @torch.no_grad()
     def act(self, step: Step, state: SearchState, mode: Mode) -> tuple[Tensor, SearchState]:
         """Return ``(action [N, A] beside the rows, state)``."""
+        after = self.choose(step, state, mode)
+        return after.action.to(step.is_first.device), after
+
+    @accelerated
+    def choose(self, step: Step, state: SearchState, mode: Mode) -> SearchState:
+        """Return the search and its action, on the learner's device: :meth:`act`."""
         objective: Any = self.learner.objective
         latent, legal = self.observe(step, state), find_legal(step.obs, state.policy)
         if mode == "random":
@@ -79,8 +86,7 @@ class SearchPlanner(LatentPlanner):
                 latent.deter, legal, explore=mode == "explore", simulations=self.simulations
             )
             value = value.unsqueeze(-1)
-        action = one_hot(index, state.policy)
-        return action.to(step.is_first.device), SearchState(latent, action, policy, value)
+        return SearchState(latent, one_hot(index, state.policy), policy, value)
 
     def extras(self, state: SearchState) -> dict[str, Tensor]:
         return {SEARCH_POLICY: state.policy, SEARCH_VALUE: state.value}

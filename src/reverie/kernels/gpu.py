@@ -32,7 +32,9 @@ MIN_PROGRAMS = 64
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-Family = Literal["recurrence", "images", "two-hot", "optimizers", "losses", "perceptrons", "policies", "replay"]
+Family = Literal[
+    "recurrence", "images", "two-hot", "optimizers", "losses", "perceptrons", "policies", "replay", "search"
+]  # fmt: skip
 """Kernels that are checked together; none is used if one fails."""
 FAMILIES: tuple[Family, ...] = get_args(Family)
 

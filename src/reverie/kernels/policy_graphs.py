@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer import LatentPolicy
-from reverie.algos.world_model import Context
+from reverie.algos.planner import SearchPlanner
 from reverie.core.errors import RunError
+from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Mode, Obs, Step
 from reverie.kernels.capture import CudaGraphs, ModuleAddresses, describe_change, python_state
 from reverie.nn.exploration import CapturableFunction
-from reverie.nn.state_space import Latent
 
 Outputs = tuple[Tensor, ...]
 PolicyFunction = Callable[[Obs], Outputs]
+StatefulPolicy = LatentPolicy | SearchPlanner
 
 WARM_UPS = 2
 """Calls of each kind that run uncaptured first."""
@@ -33,7 +34,7 @@ MAX_KEYS = 4
 """Maximum number of captured kinds of inputs; each has its own memory."""
 
 READ = ("reward", "is_first", "is_terminal")
-"""What a Dreamer's policy reads of a row in addition to its observations."""
+"""What a policy with a state reads of a row in addition to its observations."""
 
 
 class PolicyGraph:
@@ -143,28 +144,25 @@ def act_captured(function: CapturableFunction, obs: Obs, rows: Tensor, device: t
         return y.to(rows.device, copy=True)
 
 
-def supports_choose(policy: LatentPolicy, step: Step, state: Context, mode: Mode) -> bool:
+def supports_choose(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> bool:
     """Return whether :func:`choose_captured` can be used."""
     learner = policy.learner
     return bool(learner.device.type == "cuda" and learner.graph and not torch.is_grad_enabled())
 
 
-def choose_captured(policy: LatentPolicy, step: Step, state: Context, mode: Mode) -> Context:
-    """Compute ``LatentPolicy.choose``."""
-    learner, latent = policy.learner, state.latent
+def choose_captured(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> Any:
+    """Compute the ``choose`` of a policy whose state is a tuple of tensors."""
+    learner, choose = policy.learner, type(policy).choose.definition  # type: ignore[union-attr]  # without kernels
     inputs = {f"obs/{key}": x for key, x in step.obs.items()} | {name: getattr(step, name) for name in READ}
-    inputs |= {"deter": latent.deter, "stoch": latent.stoch, "action": state.action}
-    choose: Any = LatentPolicy.choose
+    inputs |= {f"state/{i}": x for i, x in enumerate(tensors_in(state))}
+    rebuild = rebuilder(state)
 
     def function(x: Obs) -> Outputs:
         obs = {key: x[f"obs/{key}"] for key in step.obs}
         rows = replace(step, obs=obs, **{name: x[name] for name in READ})
-        (deter, stoch), action = choose.definition(
-            policy, rows, Context(Latent(x["deter"], x["stoch"]), x["action"]), mode
-        )
-        return deter, stoch, action
+        before = rebuild(tensor for name, tensor in x.items() if name.startswith("state/"))
+        return tuple(tensors_in(choose(policy, rows, before, mode)))
 
     graphs = _graphs_of(policy, learner, learner.device)
     with graphs.lock:
-        deter, stoch, action = graphs(function, inputs, learner, mode == "eval")
-        return Context(Latent(deter.clone(), stoch.clone()), action.clone())
+        return rebuild(x.clone() for x in graphs(function, inputs, learner, mode))

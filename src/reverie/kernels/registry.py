@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, dreamer, imagination, on_policy
+from reverie.algos import base, dreamer, imagination, on_policy, planner
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -30,6 +30,7 @@ from reverie.kernels import (
     rows_gpu,
     rssm,
     search,
+    search_gpu,
     two_hot_gpu,
 )
 from reverie.kernels.compiler import compile_state
@@ -98,7 +99,9 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (number_distributions.TwoHot.mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
     (number_distributions.TwoHot.loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (tree_search.select, Kernel(search.supports_search, search.select_cpu)),
+    (tree_search.select, Kernel(search_gpu.supports_search_triton, search_gpu.select_triton)),
     (tree_search.backup, Kernel(search.supports_backup, search.backup_cpu)),
+    (tree_search.backup, Kernel(search_gpu.supports_backup_triton, search_gpu.backup_triton)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
@@ -120,6 +123,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
     (exploration.CapturableFunction.beside, Kernel(policy_graphs.supports_act, policy_graphs.act_captured)),
     (dreamer.LatentPolicy.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
+    (planner.SearchPlanner.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 

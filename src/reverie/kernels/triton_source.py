@@ -26,6 +26,7 @@ from reverie.kernels.triton_policies import (  # noqa: F401
     squash_kernel,
 )
 from reverie.kernels.triton_rows import gather_rows_kernel  # noqa: F401
+from reverie.kernels.triton_search import search_backup_kernel, search_select_kernel  # noqa: F401
 
 
 @triton.jit

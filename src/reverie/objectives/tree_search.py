@@ -2,7 +2,7 @@
 
 The search computes what the authors' code computes (github.com/google-deepmind/mctx, commit b53073f), for N roots at
 once. All functions are pure but for ``backup`` and :func:`search`, which write to the :class:`Tree`. A tree has
-M = S + 1 nodes for S simulations: node 0 is the root, and simulation i adds node i.
+M = S + 1 nodes for S simulations: node 0 is the root, and simulation i adds node i + 1. No function waits for a GPU.
 
 With two players, values and rewards are those of the player to move, and discounts are negative.
 """
@@ -110,11 +110,11 @@ def schedule(num_considered: int, num_simulations: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def _schedules(num_considered: int, num_simulations: int) -> Tensor:
+def _schedules(num_considered: int, num_simulations: int, device: torch.device) -> Tensor:
     """Return the schedules ``[m + 1, S]`` of 0 ... m actions."""
     with torch.inference_mode(False):
         rows = [schedule(m, num_simulations) for m in range(num_considered + 1)]
-        return torch.tensor(rows, dtype=torch.float32, device="cpu")
+        return torch.tensor(rows, dtype=torch.float32, device="cpu").to(device)
 
 
 class CompletedValues(NamedTuple):
@@ -176,16 +176,17 @@ def select(tree: Tree, simulation: int, c_visit: float, c_scale: float, q_range_
     rows = torch.arange(len(node), device=node.device)
     logits, visits, completed = _complete_at(tree, rows, node, *constants)
     action = _best_considered(tree, logits, visits, completed.sigma, tree.considered[:, simulation])
-    while True:
+    for _ in range(simulation):  # the nodes below the root so far: no path is longer
         child = tree.child[rows, node, action]
         inside = child >= 0
-        if not inside.any():
-            return node, action
+        if inside.is_cpu and not inside.any():
+            break
         node = torch.where(inside, child, node)
         logits, visits, completed = _complete_at(tree, rows, node, *constants)
         improved = torch.softmax(logits + completed.sigma, -1).nan_to_num(nan=0.0)
         best = (improved - visits / (1 + visits.sum(-1, keepdim=True))).argmax(-1)
         action = torch.where(inside, best, action)
+    return node, action
 
 
 @accelerated
@@ -201,16 +202,19 @@ def backup(tree: Tree, leaf: int, node: Tensor, action: Tensor, transition: Tran
     tree.raw_value[:, leaf] = tree.mean_value[:, leaf] = transition.node.value
     tree.parent[:, leaf], tree.action[:, leaf] = node, action
     node, total = torch.full_like(node, leaf), tree.raw_value[:, leaf]
-    while len(rows):
-        parent, action = tree.parent[rows, node], tree.action[rows, node]
-        edge = (rows, parent, action)
-        total = tree.reward[edge] + tree.discount[edge] * total
-        count = 1 + tree.visits[rows, parent].sum(-1)
-        tree.value[edge] = tree.mean_value[rows, node]
-        tree.mean_value[rows, parent] = (tree.mean_value[rows, parent] * count + total) / (count + 1)
-        tree.visits[edge] += 1
-        above = parent > 0
-        rows, node, total = rows[above], parent[above], total[above]
+    for _ in range(leaf):
+        parent = tree.parent[rows, node]
+        above = parent >= 0  # at the root there is none, and nothing changes
+        if above.is_cpu and not above.any():
+            break
+        parent = torch.where(above, parent, node)
+        edge = (rows, parent, tree.action[rows, node].clamp(min=0))
+        total = torch.where(above, tree.reward[edge] + tree.discount[edge] * total, total)
+        count, mean = 1 + tree.visits[rows, parent].sum(-1), tree.mean_value[rows, parent]
+        tree.value[edge] = torch.where(above, tree.mean_value[rows, node], tree.value[edge])
+        tree.mean_value[rows, parent] = torch.where(above, (mean * count + total) / (count + 1), mean)
+        tree.visits[edge] += above
+        node = parent
 
 
 def start(root: Node, legal: Tensor, gumbel: Tensor, settings: SearchSettings) -> Tree:
@@ -222,7 +226,7 @@ def start(root: Node, legal: Tensor, gumbel: Tensor, settings: SearchSettings) -
         **{name: root.logits.new_zeros(count, nodes, width) for name in EDGES}, **links,
         child=links["parent"].new_full((count, nodes, width), -1), raw_value=root.value.new_zeros(count, nodes),
         mean_value=root.value.new_zeros(count, nodes), legal=legal.contiguous(), gumbel=gumbel.contiguous(),
-        considered=_schedules(m, settings.num_simulations).to(legal.device)[legal.sum(-1).clamp(max=m)],
+        considered=_schedules(m, settings.num_simulations, legal.device)[legal.sum(-1).clamp(max=m)],
     )  # fmt: skip
     logits = root.logits - root.logits.amax(-1, keepdim=True)
     tree.logits[:, 0] = logits.masked_fill(~legal, torch.finfo(torch.float32).min)
