@@ -31,7 +31,7 @@ SYSTEMS = ("device", "native", "jax")
 """reverie with gymnax, reverie with Gymnasium's vector, and JAX alone."""
 
 
-def reverie_ppo(system: str, num: int) -> tuple[Callable[[], int], Callable[[], dict[str, float]]]:
+def reverie_ppo(system: str, num: int, place: str = "cpu") -> tuple[Callable[[], int], Callable[[], dict[str, float]]]:
     """Return a function that makes one rollout and its updates and returns its env steps, and one that tells parts."""
     from reverie.experiment.build import build
     from reverie.experiment.settings import Request, merge_layers
@@ -42,7 +42,7 @@ def reverie_ppo(system: str, num: int) -> tuple[Callable[[], int], Callable[[], 
         "algo.batch_size": ROLLOUT * num // BATCHES, "algo.lr": LR, "algo.entropy_coef": ENTROPY,
         "algo.discount": DISCOUNT, "algo.normalize_obs": None,
         "algo.value_estimator": f"gae({LAMBDA})", "steps": 10**9, "eval_episodes": 0,
-        "device": "cpu", "threads": 1,
+        "device": place, "threads": 1,
     }  # fmt: skip
     experiment = build(merge_layers(Request(algorithm="ppo", env=env)).merge(changes))
     collector, source, algo = experiment.collector, experiment.source, experiment.algo

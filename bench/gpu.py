@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Everything that is measured on one GPU, unattended: whether it works, how fast it is, and how fast others are.
 
-    python bench/gpu.py [--peers FOLDER] [--only PATTERN] [--minutes 7] [--device cpu --tiny]
+    python bench/gpu.py [--peers FOLDER] [--only PATTERN] [--minutes 9.5] [--device cpu --tiny]
 
 Stages come in order of value, each with a time limit of its own. Each result is written at once, and a stage that has a
 result is skipped: the same command continues where it was stopped. Tests and short runs use the GPU together. What is
 timed warms up beside others, and is then measured alone, one stage after the other (`peers/gate.py`). `--peers` is a
 folder with checkouts of `dreamerv3` and `r2dreamer`; without them, and without JAX, TorchRL or Gymnasium's
 environments, their stages fail and say why. `--device cpu --tiny` rehearses all of it on a computer without a GPU.
+
+Whoever has a GPU for a quarter of an hour calls it with
+`--minutes 9.5 --only '^(?!update/(dreamerv3|torchrl|r2)|atari100k)'`, and then with `--only atari100k`, which takes
+the minutes that are left.
 
 Settings V and I as in `update.py`. `update_s` is the median time of an update within windows of many, the device waited
 for at their ends only; `update_synced_s` that of one update which is waited for.
@@ -28,14 +32,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_stages import LEARN
+from gpu_stages import FIRST, LEARN, PLANS, PRECISIONS
 from peers.gate import GATE
 from results import save
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-DREAMERS = (("I", "12m"), ("V", "1m"), ("I", "50m"), ("I", "200m"))
-SCRIPTS = ("td3", "sac", "dqn", "dqn_atari", "ppo_atari", "ppo_continuous", "td3_loop", "sac_loop", "ppo_atari_loop")
+DREAMERS = (
+    ("I", "12m", "bfloat16"), ("I", "12m", "float32"), ("V", "1m", "bfloat16"), ("I", "50m", "bfloat16"),
+    ("I", "200m", "bfloat16"), ("V", "1m", "float32"),
+)  # fmt: skip
+TASKS = ("td3", "sac", "dqn", "dqn_atari", "ppo_atari", "ppo_continuous", "td3_loop", "sac_loop")
+WORLDS = ("device", "host", "jax", "ant_ppo", "ant_td3", "ant_brax")
 ALONE = (
     *(f"profile/{name}" for name in ("I-bfloat16", "I-float32", "td3")),
     *(f"kernels/{name}" for name in ("I-bfloat16", "td3", "sac", "dqn", "ppo")),
@@ -60,54 +68,68 @@ class Stage:
     """Seconds that its measurement may take."""
 
 
+def common(args: argparse.Namespace) -> list[str]:
+    """What all stages are told."""
+    return ["--device", args.device, *(["--tiny"] if args.tiny else [])]
+
+
+def own(args: argparse.Namespace, name: str, limit: float = 150, **more: Any) -> Stage:
+    """A stage of `gpu_stages.py`."""
+    return Stage(name, [str(HERE / "gpu_stages.py"), name, "--logs", str(args.logs), *common(args)], limit, **more)
+
+
+def dreamer(
+    args: argparse.Namespace, system: str, row: tuple[str, str, str], *more: str, name: str = "", **how: Any
+) -> Stage:
+    """Updates of a system in a setting, at a size, in a precision."""
+    setting, size, precision = row
+    words = [str(HERE / "peers" / f"update_{system}.py"), setting, os.devnull, *common(args), "--size", size]
+    words += ["--precision", precision, "--seconds", "2", *more]
+    return Stage(f"update/{name or system}/{'-'.join(row)}", words, **how)
+
+
+def rates(args: argparse.Namespace, tasks: Sequence[str], *variants: str) -> Iterator[Stage]:
+    """Updates or loops of reverie, and of a script in some variants."""
+    for task in tasks:
+        for variant in variants:
+            script = "gpu_reverie" if variant == "reverie" else "gpu_script"
+            words = [str(HERE / "peers" / f"{script}.py"), task, *common(args), "--seconds", "2"]
+            words += [] if variant == "reverie" else ["--variant", variant]
+            yield Stage(f"rate/{variant}/{task}", words, 200)
+
+
 def stages(args: argparse.Namespace) -> Iterator[Stage]:
-    """In order of value."""
-    common = ["--device", args.device, *(["--tiny"] if args.tiny else [])]
-    own = [str(HERE / "gpu_stages.py"), "--logs", str(args.logs), *common]
-    yield Stage("tests", [*own, "tests"], 150, timed=False)
-    for name in LEARN:
-        yield Stage(f"learn/{name}", [*own, f"learn/{name}"], 150, timed=False)
+    """In order of value: whether it works, how fast it and others are. The last one takes what time is left."""
+    for name in ("tests", *(f"learn/{name}" for name in LEARN), *(f"precision/{name}" for name in PRECISIONS)):
+        yield own(args, name, timed=False)
+    yield own(args, "learners", timed=False)
+    yield from rates(args, TASKS, "reverie", "captured")
+    yield dreamer(args, "reverie", DREAMERS[0])
+    for name in ("atari", *(f"first/{name}" for name in FIRST)):
+        yield own(args, name, measuring=90)
+    for name in (*(f"worlds/{name}" for name in WORLDS), *ALONE, *(f"plan/{name}" for name in PLANS)):
+        yield own(args, name, 200, measuring=60)
+    yield from rates(args, ["ppo_atari_loop"], "reverie", "captured")
+    yield own(args, "replay")
+    yield dreamer(args, "reverie", DREAMERS[0], "--cudnn-benchmark", name="reverie_cudnn_benchmark")
+    for row in DREAMERS[1:]:
+        yield dreamer(args, "reverie", row)
+    yield from others(args)
+    yield own(args, "atari100k/pong", measuring=3600)
 
-    def dreamer(script: str, setting: str, size: str, precision: str, *more: str) -> list[str]:
-        words = [str(HERE / "peers" / f"update_{script}.py"), setting, os.devnull, *common, "--size", size]
-        return [*words, "--precision", precision, "--seconds", "2", *more]
 
+def others(args: argparse.Namespace) -> Iterator[Stage]:
+    """DreamerV3 elsewhere, and compiled scripts."""
     jax = {"PYTHONPATH": f"{args.peers}/dreamerv3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    r2 = {"PYTHONPATH": f"{args.peers}/r2dreamer"}
-    brief = ["--seconds", "2"]
-    script, ours = str(HERE / "peers" / "gpu_script.py"), str(HERE / "peers" / "gpu_reverie.py")
-
-    def updates(setting: str, size: str, precision: str) -> Iterator[Stage]:
-        row = f"{setting}-{size}-{precision}"
-        yield Stage(f"update/reverie/{row}", dreamer("reverie", setting, size, precision))
-        yield Stage(f"update/dreamerv3_jax/{row}", dreamer("dreamerv3", setting, size, precision), 200, env=jax)
-
-    yield from updates("I", "12m", "bfloat16")
-    tuned = dreamer("reverie", "I", "12m", "bfloat16", "--cudnn-benchmark")
-    yield Stage("update/reverie_cudnn_benchmark/I-12m-bfloat16", tuned)
-    free = dreamer("dreamerv3", "I", "12m", "bfloat16", "--variant", "free")
-    yield Stage("update/dreamerv3_jax_free/I-12m-bfloat16", free, 200, env=jax)
-    yield from updates("I", "12m", "float32")
-    for task in ("td3", "sac", "dqn", "td3_loop", "dqn_atari"):
-        yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
-        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
-    for name in ALONE:
-        yield Stage(name, [*own, name], 200)
-    for precision in ("bfloat16", "float32"):
-        row = f"I-12m-{precision}"
-        yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 300)
-        words = dreamer("r2dreamer", "I", "12m", precision, "--variant", "compiled")
-        yield Stage(f"update/r2dreamer/{row}", words, 300, env=r2)
-    for task in ("ppo_atari", "ppo_continuous", "sac_loop", "ppo_atari_loop"):
-        yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
-        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
-    for setting, size in DREAMERS[1:]:
-        yield from updates(setting, size, "bfloat16")
-    yield from updates("V", "1m", "float32")
-    yield Stage("replay", [*own, "replay"])
-    for task in ("td3", "sac", "dqn"):
-        yield Stage(f"rate/compiled/{task}", [script, task, "--variant", "compiled", *common, *brief], 200)
-    yield Stage("atari", [*own, "atari"], measuring=100)
+    for row in DREAMERS:
+        yield dreamer(args, "dreamerv3", row, name="dreamerv3_jax", limit=200, env=jax)
+    free = ["--variant", "free"]
+    yield dreamer(args, "dreamerv3", DREAMERS[0], *free, name="dreamerv3_jax_free", limit=200, env=jax)
+    for row in DREAMERS[:2]:
+        yield dreamer(args, "torchrl", row, limit=300)
+        env = {"PYTHONPATH": f"{args.peers}/r2dreamer"}
+        yield dreamer(args, "r2dreamer", row, "--variant", "compiled", limit=300, env=env)
+    yield from rates(args, ["td3", "sac", "dqn"], "compiled")
 
 
 class Table:
@@ -186,8 +208,9 @@ def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float, limi
             it.stop()  # it is not ready, and there is no time left
         if it.has_ended():
             continue
-        Path(f"{it.gate}.go").touch()
         until = min(end, time.perf_counter() + it.stage.measuring)
+        Path(f"{it.gate}.time").write_text(str(until - time.perf_counter()), encoding="utf-8")
+        Path(f"{it.gate}.time").rename(f"{it.gate}.go")
         while not it.has_ended() and time.perf_counter() < until:
             time.sleep(0.02)
         it.stop()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The stages of `gpu.py` that measure reverie alone: tests, short runs, profiles, kernels, the replay, Breakout.
+"""The stages of `gpu.py` that measure reverie alone: tests, short runs, profiles, kernels, plans, the replay, Atari.
 
     python bench/gpu_stages.py profile/I-bfloat16 --device cuda
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import signal
@@ -23,6 +24,8 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+from peers.gate import GATE, wait_for_turn
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LEARN = {
@@ -35,10 +38,16 @@ LEARN = {
 }
 """Short runs: the environment and the length."""
 TESTS = (
-    "tests/kernels/test_gpu.py", "tests/kernels/test_gpu_images.py", "tests/kernels/test_definitions.py",
-    "tests/kernels/test_replays.py",
+    "tests/kernels/test_gpu_images.py", "tests/kernels/test_gpu.py", "tests/kernels/test_definitions.py",
+    "tests/kernels/test_replays.py", "tests/learning/test_on_policy_learns.py",
 )  # fmt: skip
-"""Of these, the tests with `gpu` or `triton` in their names."""
+"""Of these, the tests with `gpu`, `triton` or `float16` in their names. Other files have a pretended GPU."""
+PRECISIONS = tuple(f"{task}-{precision}" for task in ("cartpole", "look") for precision in ("float32", "float16"))
+FIRST = ("td3", "dreamer_v3")
+PLANS = ("muzero", "lewm")
+ROOTS = 256
+WORTH = 1.3
+"""A family of kernels below this factor is removed."""
 
 
 def learn(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -86,9 +95,9 @@ def interrupted(command: Sequence[str], seconds: float) -> tuple[int, str]:
 
 def tests(args: argparse.Namespace) -> dict[str, Any]:
     """The tests that use a GPU if there is one."""
-    chosen = TESTS[1:2] if args.tiny else TESTS
-    words = ["-m", "pytest", "-p", "no:cacheprovider", "-n", "0" if args.tiny else "6", "--tb=short", *chosen]
-    words += ["-k", "gpu or triton"]
+    chosen = TESTS[:1] if args.tiny else TESTS
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-n", "0" if args.tiny else "8", "--tb=short", *chosen]
+    words += ["-k", "gpu or triton or float16"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
     failed = re.findall(r"^(?:FAILED|ERROR) .*$", done.stdout, re.MULTILINE)
     (args.logs / "pytest.txt").write_text(done.stdout + done.stderr)
@@ -100,9 +109,6 @@ def profile(name: str, args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
-
-    sys.path.insert(0, str(HERE / "peers"))
-    from gate import wait_for_turn
 
     from reverie.core.kernel_dispatch import kernel_status
 
@@ -138,9 +144,6 @@ def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
     from reverie.kernels import gpu
 
-    sys.path.insert(0, str(HERE / "peers"))
-    from gate import wait_for_turn
-
     device, known, used = torch.device(args.device), gpu.triton_problem, set[str]()
 
     def captured(off: str = "") -> Callable[[], object]:
@@ -160,7 +163,7 @@ def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
     updates |= {family: captured(family) for family in sorted(used)}
     wait_for_turn()
     seconds: dict[str, list[float]] = {family: [] for family in updates}
-    count = 2 if args.tiny else 100
+    count = 2 if args.tiny else 30 if name[0] in "VI" else 100
     for _ in range(5):
         for family, update in updates.items():
             synchronize(device)
@@ -172,7 +175,9 @@ def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
     factors = {
         family: median(a / b for a, b in zip(without, seconds[""], strict=True)) for family, without in seconds.items()
     }
-    return {"update_s": median(seconds.pop("")), "slower_without": {k: round(factors[k], 3) for k in seconds}}
+    slower = {k: round(x, 3) for k, x in factors.items() if k}
+    unworthy = [k for k, x in slower.items() if x < WORTH]
+    return {"update_s": median(seconds[""]), "slower_without": slower, "unworthy": unworthy}
 
 
 def dreamer_update(name: str, args: argparse.Namespace) -> Any:
@@ -207,9 +212,6 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
     """Batches of images from memory of the computer and of the device, as a learner gets them."""
     import numpy as np
     import torch
-
-    sys.path.insert(0, str(HERE / "peers"))
-    from gate import wait_for_turn
 
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Window
@@ -258,44 +260,179 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
 
 def atari(args: argparse.Namespace) -> dict[str, Any]:
     """A run on Breakout with 16 environments: env steps a second after learning began, and how busy the GPU was."""
+    from gpu_worlds import Steady
+
     import reverie
 
-    class Steady(reverie.Callback):
-        """Notes env steps, updates and the time once learning has begun; ends the run after a while."""
-
-        def __init__(self) -> None:
-            self.notes: list[tuple[float, int, int]] = []
-
-        def on_log(self, run: reverie.TrainingRun, values: Mapping[str, Any]) -> None:
-            if run.updates >= (2 if args.tiny else 50):
-                self.notes.append((time.perf_counter(), run.env_steps, run.updates))
-            if self.notes and time.perf_counter() - self.notes[0][0] > (3 if args.tiny else 40):
-                run.stop("measured")
-
-    sys.path.insert(0, str(HERE / "peers"))
-    from gate import wait_for_turn
-
-    wait_for_turn()
-    smi, noted = shutil.which("nvidia-smi"), Steady()
+    smi, steady = shutil.which("nvidia-smi"), Steady(2 if args.tiny else 50, 3 if args.tiny else 25)
     query = [smi, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"] if smi else ["true"]
     more = {"size": "nano", "learning_starts": 70} if args.tiny else {"size": "12m"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "busy").open("w+") as readings:
         watch = subprocess.Popen(query, stdout=readings)
         reverie.train(
             "dreamer_v3", env="ALE/Breakout-v5", device=args.device, run=Path(folder) / "run", eval_episodes=0,
-            callbacks=[noted], console=False, steps=10_000_000, envs=16,
+            callbacks=[steady], console=False, steps=10_000_000, envs=16,
             **{"schedule.log_every": "0.5s", "algo.precision": "bfloat16", **more},
         )  # fmt: skip
         watch.terminate()
         readings.seek(0)
         busy = [float(line) for line in readings.read().split() if line.isdigit()]
-    (began, steps, updates), (last, final_steps, final_updates) = noted.notes[0], noted.notes[-1]
-    share = busy[-int(4 * (last - began)) :]
-    return {
-        "env_steps_per_s": (final_steps - steps) / (last - began),
-        "updates_per_s": (final_updates - updates) / (last - began),
+    share = busy[-int(4 * (steady.notes[-1][0] - steady.notes[0][0])) :]
+    return steady.rates() | {
         "gpu_busy_percent": sum(share) / len(share) if share else None, "readings": share[::8],
     }  # fmt: skip
+
+
+def atari100k(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """As much of a run of Atari 100k at size 12m as there is time for. The same logs continue it."""
+    import reverie
+
+    end = time.perf_counter() + min(20 if args.tiny else 3600, wait_for_turn() - 30)  # it saves what it has
+
+    class Clock(reverie.Callback):
+        """Ends the run when its time is over."""
+
+        def on_log(self, run: reverie.TrainingRun, values: Mapping[str, Any]) -> None:
+            if time.perf_counter() > end:
+                run.stop("measured")
+
+    run, game = args.logs / f"atari100k-{name}", f"ALE/{name.capitalize()}-v5"
+    more = {"size": "nano", "learning_starts": 40, "steps": 120} if args.tiny else {"size": "12m"}
+    reverie.train(
+        "dreamer_v3", env=game, preset="atari100k", device=args.device, run=run, callbacks=[Clock()], console=False,
+        eval_episodes=0, **{"schedule.log_every": "1s", "algo.precision": "bfloat16", **more},
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    returns: dict[int, list[float]] = {}
+    for row in rows:
+        if "episode/score" in row:
+            returns.setdefault(row["step"] // 10_000 * 10_000, []).append(row["episode/score"])
+    last = {key: row[key] for row in rows for key in ("counters/updates", "time/seconds") if key in row}
+    means = {step: sum(x) / len(x) for step, x in returns.items()}
+    return {"env_steps": rows[-1]["step"], "mean_returns": means, **last}
+
+
+def precision(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Evaluations of a short run in this precision, of the tasks of `precision.py`. CPUs have bfloat16 for float16."""
+    from precision import TASKS
+
+    import reverie
+
+    task, _, wanted = name.partition("-")
+    env = {"cartpole": "CartPole-v1", "look": "reverie/Look-v0"}[task]
+    preset, settings = TASKS[env]
+    used = "bfloat16" if wanted == "float16" and args.device == "cpu" else wanted
+    settings = settings | {"algo.precision": used, "seed": 1}
+    if args.tiny:
+        settings |= {"steps": 200, "schedule.eval_every": 100, "eval_episodes": 2, "learning_starts": 20}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        reverie.train("dreamer_v3", env=env, preset=preset, run=run, device=args.device, console=False, **settings)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {"precision": used, "scores": [[row["step"], row["eval/score"]] for row in rows if "eval/score" in row]}
+
+
+def plan(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Updates a second, decisions of 256 roots at once, and how often one waits for the device."""
+    import torch
+    from gpu_worlds import count_waits
+
+    from reverie.algos.table import algorithm_config
+    from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+    from reverie.experiment.bench import noise_batch, noise_step
+    from reverie.kernels import gpu
+
+    device, roots = torch.device(args.device), 4 if args.tiny else ROOTS
+    seen = {"observation": ObsPart(kind="vector", shape=(24,), dtype="float32")}
+    act = {"muzero": ActionPart(kind="categorical", classes=(9,)), "lewm": ActionPart(kind="continuous", size=4)}[name]
+    config, spec = algorithm_config(name)(), ActionSpec(parts={"action": act})
+    learner = config.build(config.network_spec(seen) if name == "lewm" else seen, spec, args.device)
+    data = noise_batch(learner, seen, spec).to(device)
+    step = noise_step(learner.preprocess.spec if name == "lewm" else seen, roots)
+    known = gpu.triton_problem
+
+    def decide() -> object:
+        return learner.policy.act(step, learner.policy.initial(roots), "eval")
+
+    def seconds(call: Callable[[], object], count: int) -> float:
+        each = []
+        for _ in range(5):
+            synchronize(device)
+            began = time.perf_counter()
+            for _ in range(count):
+                call()
+            synchronize(device)
+            each.append((time.perf_counter() - began) / count)
+        return median(each)
+
+    for _ in range(12):
+        learner.update(data)
+    for _ in range(4):
+        decide()
+    wait_for_turn()
+    result = {
+        "updates_per_s": 1 / seconds(lambda: learner.update(data), 2 if args.tiny else 50),
+        "decision_s": seconds(decide, 1 if args.tiny else 20), "roots": roots,
+        "waits_a_decision": count_waits(decide, device),
+    }  # fmt: skip
+    if name == "muzero":  # the same without the kernels of trees
+        with patch.object(
+            gpu,
+            "triton_problem",
+            lambda device, family="recurrence": "off" if family == "search" else known(device, family),
+        ):
+            learner = config.build(seen, spec, args.device)
+            for _ in range(4):
+                decide()
+            result["decision_without_kernels_s"] = seconds(decide, 1 if args.tiny else 5)
+    return result
+
+
+def learners(args: argparse.Namespace) -> dict[str, Any]:
+    """Two learners on one GPU: they train, or are refused in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["train", "sac", "--env", "Pendulum-v1", "--learners", "2", "--device", args.device, "--steps", "400"]
+        words += ["--learning-starts", "200", "--eval-episodes", "0", "--threads", "1", "--run", f"{folder}/run"]
+        done = subprocess.run(
+            [sys.executable, "-m", "reverie", *words], capture_output=True, text=True, check=False, timeout=100
+        )
+    return {"status": done.returncode, "output": (done.stdout + done.stderr)[-600:].replace(folder, "")}
+
+
+def first(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds from the start of a process to its first updates, with an empty cache of kernels and with a full one."""
+    wait_for_turn()
+    words = [sys.executable, __file__, f"start/{name}", "--device", args.device, *(["--tiny"] if args.tiny else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        env = {k: v for k, v in os.environ.items() if k != GATE} | {"TRITON_CACHE_DIR": folder}
+        found = [
+            json.loads(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout)
+            for _ in range(2)
+        ]
+        kernels = [*Path(folder).rglob("*.cubin")]
+        sizes = {"kernels": len(kernels), "cache_mb": sum(x.stat().st_size for x in Path(folder).rglob("*.*")) / 1e6}
+    return {"empty": found[0], "full": found[1], **sizes}
+
+
+def start(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds since the start at the ends of the parts of a first update."""
+    began = time.perf_counter()
+    import torch
+
+    device, parts = torch.device(args.device), {}
+    torch.zeros(1, device=device)
+    parts["pytorch"] = time.perf_counter() - began
+    import reverie.kernels.registry  # noqa: F401
+
+    parts["reverie"] = time.perf_counter() - began
+    update = dreamer_update("I-bfloat16", args) if name == "dreamer_v3" else vector_update(name, args)
+    parts["learner"] = time.perf_counter() - began
+    for part, count in (("first_update", 1), ("captured", 3), ("replays", 6)):
+        for _ in range(count):
+            update()
+        synchronize(device)
+        parts[part] = time.perf_counter() - began
+    return parts
 
 
 def synchronize(device: Any) -> None:
@@ -315,8 +452,15 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
     kind, _, name = args.stage.partition("/")
-    named = {"learn": learn, "profile": profile, "kernels": kernels}
-    whole = {"tests": tests, "replay": replay, "atari": atari}
+    named: dict[str, Callable[..., dict[str, Any]]] = {
+        "learn": learn, "profile": profile, "kernels": kernels, "precision": precision, "plan": plan, "first": first,
+        "start": start, "atari100k": atari100k,
+    }  # fmt: skip
+    if kind == "worlds":
+        from gpu_worlds import worlds
+
+        named["worlds"] = worlds
+    whole = {"tests": tests, "replay": replay, "atari": atari, "learners": learners}
     result = named[kind](name, args) if kind in named else whole[kind](args)
     print(json.dumps(result), flush=True)
     return 0

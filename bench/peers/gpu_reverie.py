@@ -194,6 +194,7 @@ def measure_loop(task: Task) -> dict[str, Any]:
         batch = s.atari.envs * s.atari.steps
         stopper, name = Stopper(task, 4 * batch), "Breakout"
         common |= {"env": make_breakout, "envs": s.atari.envs, "env.vectorization": "native"}
+        common |= {"env.clip_reward": "sign"}
         common |= {"schedule.log_every": 2 * batch}
     else:
         env, name = make_cheetah()

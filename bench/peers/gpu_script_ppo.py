@@ -197,7 +197,7 @@ def measure_ppo_loop(task: Task) -> dict[str, Any]:
             obs, reward[i], terminated, truncated, _ = envs.step(ppo.act().cpu().numpy())
             over[i] = terminated | truncated
         ppo.show(obs)
-        ppo.reward.copy_(torch.from_numpy(reward))
+        ppo.reward.copy_(torch.from_numpy(np.sign(reward)))
         ppo.over.copy_(torch.from_numpy(over))
         ppo.learn_all()
         first = first or time.perf_counter() - started

@@ -174,10 +174,13 @@ def make_cheetah() -> tuple[Any, str]:
 
 
 def make_breakout(num_envs: int = 1) -> Any:
-    """Breakout's vector environment of ale-py: frame skip 4, 84x84 gray, four frames stacked."""
-    from ale_py.vector_env import AtariVectorEnv
+    """Breakout's vector environment of ale-py: frame skip 4, 84x84 gray, four frames stacked, the game's rewards."""
+    import ale_py
+    import gymnasium
 
-    return AtariVectorEnv("breakout", num_envs=num_envs)
+    gymnasium.register_envs(ale_py)
+    options = {"reward_clipping": False, "repeat_action_probability": 0.0}
+    return gymnasium.make_vec("ALE/Breakout-v5", num_envs, "vector_entry_point", **options)
 
 
 def check_learned(before: list[Tensor], after: list[Tensor]) -> None:

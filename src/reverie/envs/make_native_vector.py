@@ -196,8 +196,8 @@ def _check_scores(vector: Vector, config: EnvConfig) -> None:
         vector_options = {"reward_clipping": True} | getattr(spec, "kwargs", {})
     if vector_options.get("reward_clipping") or vector_options.get("reward_clip"):
         raise ConfigError(
-            "env.vectorization = native: the vector clips rewards, in evaluations, too. Make it with reward_clipping = "
-            "False (EnvPool: reward_clip = False), and set env.clip_reward = sign."
+            "env.vectorization = native: the vector clips rewards, in evaluations, too. Make it by gymnasium.make_vec "
+            "with reward_clipping = False (EnvPool: reward_clip = False), and set env.clip_reward = sign."
         )
     if vector_options.get("episodic_life") and not config.terminal_on_life_loss:
         raise ConfigError(
