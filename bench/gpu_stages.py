@@ -39,7 +39,7 @@ LEARN = {
 """Short runs: the environment and the length."""
 TESTS = (
     "tests/kernels/test_gpu_images.py", "tests/kernels/test_gpu.py", "tests/kernels/test_definitions.py",
-    "tests/kernels/test_replays.py", "tests/learning/test_on_policy_learns.py",
+    "tests/kernels/test_replays.py", "tests/envs/test_device_vector.py", "tests/learning/test_on_policy_learns.py",
 )  # fmt: skip
 """Of these, the tests with `gpu`, `triton` or `float16` in their names. Other files have a pretended GPU."""
 PRECISIONS = tuple(f"{task}-{precision}" for task in ("cartpole", "look") for precision in ("float32", "float16"))

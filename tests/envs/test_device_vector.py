@@ -98,6 +98,29 @@ def test_rows_of_an_environment_in_jax(num):
     check_rows(random_rows(jax_env(num), 200))
 
 
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_rows_in_jax_on_a_gpu_are_in_no_memory_that_is_used_again(device):
+    """Between turns, both libraries fill what they have freed with other numbers."""
+    jax = pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    runs = []
+    for place in ("cpu", device):
+        env = DeviceVectorEnv(JaxVector(jax_task(), 64, place), EnvConfig(num=64), 0)
+        rng, step, rows = torch.Generator().manual_seed(0), env.reset(1), []
+        for _ in range(60):
+            rows.append([step.obs["observation"], step.reward, step.is_first, step.is_last, step.is_terminal])
+            step = env.step(torch.eye(2)[torch.randint(2, (64,), generator=rng)].to(place))
+            for size in (16, 64, 128, 256):
+                torch.full((size,), torch.nan, device=place)
+                jax.numpy.full((size,), jax.numpy.nan, device=env.vector._place)
+        runs.append([torch.stack(column).cpu() for column in zip(*rows, strict=True)])
+    torch.testing.assert_close(*runs, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("make", ["jax", *MODES[1:]])
 def test_values_at_time_limits_are_those_without_a_limit(make):
     """True values with discount 0.9: 0.81 / (1 - 0.729) = 2.989, 3.321, 3.690."""
