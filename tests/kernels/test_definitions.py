@@ -298,7 +298,7 @@ ELSEWHERE = {
     "rssm.observe_compiled", "dreams.imagine_prepared",
     "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu", "rows_gpu.gather_device_rows_triton",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "inference.watch_and_act_captured",
-    "search.select_cpu", "search.backup_cpu",
+    "search.select_cpu", "search.backup_cpu", "search_gpu.select_triton", "search_gpu.backup_triton",
     "policy_graphs.act_captured", "policy_graphs.call_captured", "policy_graphs.choose_captured",
 }  # fmt: skip
 """Kernels with a test file of their own."""
