@@ -202,7 +202,7 @@ def test_windows_of_rows_on_a_device_are_gathered_in_one_launch(on_gpu, monkeypa
 def test_trees_of_a_search_are_walked_as_defined(on_gpu):
     """With more lanes than actions, masks, nodes without a number, and paths of many nodes."""
     g = torch.Generator().manual_seed(0)
-    states, width, count = 50, 5, 6
+    states, width, count = 50, 5, 4
     reward, logits = (torch.randn(states, width, generator=g) for _ in range(2))
     value, following = torch.randn(states, generator=g), torch.randint(states, (states, width), generator=g)
     tables = [x.to(DEVICE) for x in (reward, logits, value, following)]
@@ -214,14 +214,16 @@ def test_trees_of_a_search_are_walked_as_defined(on_gpu):
         node = Node(tables[3][at], tables[1][tables[3][at]], tables[2][tables[3][at]])
         return Transition(tables[0][at], torch.full_like(node.value, -0.9), node)
 
-    found = []
-    for on in (True, False):
-        on_gpu(on)
-        root = Node(start, tables[1][start], tables[2][start])
-        result = search(model, root, legal, noise, SearchSettings(24, 4, q_range_floor=1e-3))
-        found.append({**result._asdict(), **result.tree._asdict()} | {"tree": None})
-    assert found[1]["visits"][:, 1:].max() > 2  # paths are long
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    for wrong in (0.0, torch.nan):
+        tables[2][:4] += wrong
+        found = []
+        for on in (True, False):
+            on_gpu(on)
+            root = Node(start, tables[1][start], tables[2][start])
+            result = search(model, root, legal, noise, SearchSettings(16, 4, q_range_floor=1e-3))
+            found.append({**result._asdict(), **result.tree._asdict()} | {"tree": None})
+        assert found[1]["visits"][:, 1:].max() > 2  # paths are long
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5, equal_nan=True)
     on_gpu(True)
     root = Node(start, torch.full_like(root.logits, torch.nan), root.value)
     assert legal.gather(1, search(model, root, legal, noise, SearchSettings(4)).action[:, None]).all()

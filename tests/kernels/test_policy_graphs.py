@@ -1,16 +1,18 @@
 """Acting on a pretended GPU by CUDA graphs: the same as uncaptured, whatever is captured and whatever is not."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fake_cuda import CUDA, FakeCuda, fake_cuda
+from reverie.algos.dreamer import LatentPolicy
 from reverie.algos.table import algorithm_config
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Step
+from reverie.core.types import Mode, Step
 from reverie.kernels import policy_graphs
 from reverie.kernels.policy_graphs import MAX_KEYS, WARM_UPS
 from reverie.kernels.registry import KERNELS
@@ -79,10 +81,17 @@ def test_a_replay_answers_as_the_network_does(rows, change, replays, gpu, recwar
     assert (gpu.replays, [str(w.message) for w in recwarn]) == (replays, [])
 
 
+class OwnPolicy(LatentPolicy):
+    """Chooses as its base does."""
+
+    def choose(self, step: Step, state: Any, mode: Mode) -> Any:
+        return super().choose(step, state, mode)
+
+
 def dreams(kernels: list) -> list[Tensor]:
     """Actions and latents of a Dreamer in both modes, in two runs of rows whose states are kept."""
     learner = algorithm_config("dreamer_v3")().merge(NETWORKS).build(SEEN, PUSHED, "cuda:0")
-    policy, found = learner.policy, []
+    policy, found = OwnPolicy(learner), []
     torch.manual_seed(1)
     none = torch.zeros(2, dtype=torch.bool)
     with use_only_kernels(*kernels):

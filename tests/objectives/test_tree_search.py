@@ -100,10 +100,15 @@ def test_no_illegal_action_is_chosen_at_the_root(masks, simulations, m, seed):
     torch.testing.assert_close(result.policy.sum(-1), torch.ones(len(masks)))
 
 
-def test_numbers_that_are_not_finite_choose_a_legal_action():
+@pytest.mark.parametrize("kernels", ["compiled", "definition"])
+def test_numbers_that_are_not_finite_choose_a_legal_action(kernels):
     legal = torch.tensor([[False, True, True]])
     model, root = bandit(torch.full((1, 3), math.nan), torch.full((1, 3), math.nan), torch.tensor([math.nan]))
-    assert search(model, root, legal, torch.zeros(1, 3), SearchSettings(4)).action.item() == 1
+    with use_only_kernels() if kernels == "definition" else nullcontext():
+        assert search(model, root, legal, torch.zeros(1, 3), SearchSettings(4)).action.item() == 1
+        model, root = bandit(torch.tensor([[0.0, math.nan, 0.0]]), torch.zeros(1, 3), torch.zeros(1))
+        noise = torch.tensor([[0.0, 1.0, 20.0]])  # a value of NaN makes all scores the lowest
+        assert search(model, root, torch.ones_like(legal), noise, SearchSettings(3)).action.item() == 0
 
 
 # ---------------------------------------------------------------------- known values

@@ -145,14 +145,16 @@ def act_captured(function: CapturableFunction, obs: Obs, rows: Tensor, device: t
 
 
 def supports_choose(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> bool:
-    """Return whether :func:`choose_captured` can be used."""
+    """Return whether :func:`choose_captured` can be used. Without a search, a planner has nothing to capture."""
     learner = policy.learner
-    return bool(learner.device.type == "cuda" and learner.graph and not torch.is_grad_enabled())
+    searches = mode != "random" or not isinstance(policy, SearchPlanner)
+    return bool(searches and learner.device.type == "cuda" and learner.graph and not torch.is_grad_enabled())
 
 
 def choose_captured(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> Any:
     """Compute the ``choose`` of a policy whose state is a tuple of tensors."""
-    learner, choose = policy.learner, type(policy).choose.definition  # type: ignore[union-attr]  # without kernels
+    learner = policy.learner
+    choose: Any = (SearchPlanner if isinstance(policy, SearchPlanner) else LatentPolicy).choose
     inputs = {f"obs/{key}": x for key, x in step.obs.items()} | {name: getattr(step, name) for name in READ}
     inputs |= {f"state/{i}": x for i, x in enumerate(tensors_in(state))}
     rebuild = rebuilder(state)
@@ -161,8 +163,8 @@ def choose_captured(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) 
         obs = {key: x[f"obs/{key}"] for key in step.obs}
         rows = replace(step, obs=obs, **{name: x[name] for name in READ})
         before = rebuild(tensor for name, tensor in x.items() if name.startswith("state/"))
-        return tuple(tensors_in(choose(policy, rows, before, mode)))
+        return tuple(tensors_in(choose.definition(policy, rows, before, mode)))
 
     graphs = _graphs_of(policy, learner, learner.device)
     with graphs.lock:
-        return rebuild(x.clone() for x in graphs(function, inputs, learner, mode))
+        return rebuild(x.clone() for x in graphs(function, inputs, learner, mode == "eval"))

@@ -1,6 +1,7 @@
 """Triton kernels of a tree search, a program for each root. ``kernels/search_gpu.py`` launches them.
 
-Each loads what it reads before the sum over a node's visits, and stores after it: the sum is a barrier of its threads.
+A launch reads nothing that it wrote in an earlier iteration. Within an iteration, what is stored is loaded before: the
+sum over a node's visits is in between, where the warps of a program wait for one another.
 """
 
 import triton
@@ -28,7 +29,9 @@ def _complete(
     low = tl.min(tl.where(mask, q, float("inf")), 0)
     high = tl.max(tl.where(mask, q, -float("inf")), 0)
     scale = (c_visit + tl.max(n, 0)) * c_scale
-    return x, n, scale * ((q - low) / tl.maximum(high - low, q_range_floor)), count
+    sigma = scale * ((q - low) / tl.maximum(high - low, q_range_floor))
+    nans = tl.sum((mask & (q != q)).to(tl.int32), 0)  # the smallest and largest number skip NaN
+    return x, n, tl.where(nans > 0, float("nan"), sigma), count
 
 
 @triton.jit(do_not_specialize=["simulation"])

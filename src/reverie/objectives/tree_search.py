@@ -2,7 +2,7 @@
 
 The search computes what the authors' code computes (github.com/google-deepmind/mctx, commit b53073f), for N roots at
 once. All functions are pure but for ``backup`` and :func:`search`, which write to the :class:`Tree`. A tree has
-M = S + 1 nodes for S simulations: node 0 is the root, and simulation i adds node i + 1. No function waits for a GPU.
+M = S + 1 nodes for S simulations: node 0 is the root, and simulation i adds node i + 1.
 
 With two players, values and rewards are those of the player to move, and discounts are negative.
 """
@@ -19,6 +19,9 @@ from torch import Tensor
 from reverie.core.kernel_dispatch import accelerated
 
 EDGES = ("logits", "visits", "reward", "discount", "value")
+MAX_UNREAD = 32
+"""Levels of a tree that are walked on a GPU without asking whether all paths have ended. The host would wait for the
+answer, and a search that waits cannot be captured; but empty levels of a deeper tree would take longer."""
 LOWEST_SCORE = -1e9
 """Scores of actions at the root are at least this, so that a masked action is below all others."""
 
@@ -179,7 +182,7 @@ def select(tree: Tree, simulation: int, c_visit: float, c_scale: float, q_range_
     for _ in range(simulation):  # the nodes below the root so far: no path is longer
         child = tree.child[rows, node, action]
         inside = child >= 0
-        if inside.is_cpu and not inside.any():
+        if (inside.is_cpu or simulation > MAX_UNREAD) and not inside.any():
             break
         node = torch.where(inside, child, node)
         logits, visits, completed = _complete_at(tree, rows, node, *constants)
@@ -205,7 +208,7 @@ def backup(tree: Tree, leaf: int, node: Tensor, action: Tensor, transition: Tran
     for _ in range(leaf):
         parent = tree.parent[rows, node]
         above = parent >= 0  # at the root there is none, and nothing changes
-        if above.is_cpu and not above.any():
+        if (above.is_cpu or leaf > MAX_UNREAD) and not above.any():
             break
         parent = torch.where(above, parent, node)
         edge = (rows, parent, tree.action[rows, node].clamp(min=0))

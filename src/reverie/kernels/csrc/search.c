@@ -55,12 +55,14 @@ static float sigma_at(const Root *t, int64_t node, int64_t actions, float c_visi
     }
     mixed = (t->raw[node] + (share > 0 ? count * (mixed / share) : 0)) / (1 + count);
     for (int64_t a = 0; a < actions; a++) sigma[a] = visits[a] > 0 ? sigma[a] : mixed;
-    float low = sigma[0], high = sigma[0];
-    for (int64_t a = 1; a < actions; a++) {
+    float low = sigma[0], high = sigma[0], range = 0;
+    for (int64_t a = 0; a < actions; a++) {
         low = sigma[a] < low ? sigma[a] : low;
         high = sigma[a] > high ? sigma[a] : high;
+        range = isnan(sigma[a]) ? sigma[a] : range; /* comparisons skip NaN */
     }
-    float range = high - low > floor_ ? high - low : floor_, scale = (c_visit + most) * c_scale;
+    range = isnan(range) || high - low > floor_ ? range + (high - low) : floor_;
+    float scale = (c_visit + most) * c_scale;
     for (int64_t a = 0; a < actions; a++) sigma[a] = scale * ((sigma[a] - low) / range);
     return count;
 }
