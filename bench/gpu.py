@@ -10,8 +10,8 @@ folder with checkouts of `dreamerv3` and `r2dreamer`; without them, and without 
 environments, their stages fail and say why. `--device cpu --tiny` rehearses all of it on a computer without a GPU.
 
 Whoever has a GPU for a quarter of an hour calls it with
-`--minutes 9.5 --only '^(?!update/(dreamerv3|torchrl|r2)|atari100k)'`, and then with `--only atari100k`, which takes
-the minutes that are left.
+`--minutes 9.5 --only '^(?!update/(dreamerv3|torchrl|r2)|rate/compiled|atari100k)'`, and then with `--only atari100k`
+and the minutes that are left. The next time, with the same `--out` and `--logs`, that run continues.
 
 Settings V and I as in `update.py`. `update_s` is the median time of an update within windows of many, the device waited
 for at their ends only; `update_synced_s` that of one update which is waited for.
@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ TASKS = ("td3", "sac", "dqn", "dqn_atari", "ppo_atari", "ppo_continuous", "td3_l
 WORLDS = ("device", "host", "jax", "ant_ppo", "ant_td3", "ant_brax")
 ALONE = (
     *(f"profile/{name}" for name in ("I-bfloat16", "I-float32", "td3")),
-    *(f"kernels/{name}" for name in ("I-bfloat16", "td3", "sac", "dqn", "ppo")),
+    *(f"kernels/{name}" for name in ("I-bfloat16", "td3", "sac", "dqn", "dqn_atari", "ppo_continuous")),
 )
 """Profiles, and updates without single families of kernels."""
 TOGETHER = 12
@@ -75,7 +76,8 @@ def common(args: argparse.Namespace) -> list[str]:
 
 def own(args: argparse.Namespace, name: str, limit: float = 150, **more: Any) -> Stage:
     """A stage of `gpu_stages.py`."""
-    return Stage(name, [str(HERE / "gpu_stages.py"), name, "--logs", str(args.logs), *common(args)], limit, **more)
+    words = [str(HERE / "gpu_stages.py"), name, "--logs", str(args.logs), "--limit", str(limit), *common(args)]
+    return Stage(name, words, limit, **more)
 
 
 def dreamer(
@@ -93,16 +95,17 @@ def rates(args: argparse.Namespace, tasks: Sequence[str], *variants: str) -> Ite
     for task in tasks:
         for variant in variants:
             script = "gpu_reverie" if variant == "reverie" else "gpu_script"
-            words = [str(HERE / "peers" / f"{script}.py"), task, *common(args), "--seconds", "2"]
+            seconds = "2" if task.endswith("_loop") else "1"
+            words = [str(HERE / "peers" / f"{script}.py"), task, *common(args), "--seconds", seconds]
             words += [] if variant == "reverie" else ["--variant", variant]
             yield Stage(f"rate/{variant}/{task}", words, 200)
 
 
 def stages(args: argparse.Namespace) -> Iterator[Stage]:
     """In order of value: whether it works, how fast it and others are. The last one takes what time is left."""
-    for name in ("tests", *(f"learn/{name}" for name in LEARN), *(f"precision/{name}" for name in PRECISIONS)):
+    yield own(args, "tests", 200, timed=False)
+    for name in (*(f"precision/{name}" for name in PRECISIONS), "learners"):
         yield own(args, name, timed=False)
-    yield own(args, "learners", timed=False)
     yield from rates(args, TASKS, "reverie", "captured")
     yield dreamer(args, "reverie", DREAMERS[0])
     for name in ("atari", *(f"first/{name}" for name in FIRST)):
@@ -114,6 +117,8 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
     yield dreamer(args, "reverie", DREAMERS[0], "--cudnn-benchmark", name="reverie_cudnn_benchmark")
     for row in DREAMERS[1:]:
         yield dreamer(args, "reverie", row)
+    for name in LEARN:
+        yield own(args, f"learn/{name}", timed=False)
     yield from others(args)
     yield own(args, "atari100k/pong", measuring=3600)
 
@@ -174,15 +179,17 @@ class Running:
         return self.child.poll() is not None
 
     def stop(self) -> None:
-        if not self.has_ended():
+        """End it, and what it has started and left behind."""
+        with suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGKILL)
-            self.child.wait()
+        self.child.wait()
 
     def result(self) -> dict[str, Any]:
         """What it printed, or why there is nothing."""
         lines = self.out.read_text().strip().splitlines()
         seconds = round(time.perf_counter() - self.started, 1)
-        if self.child.returncode == 0 and lines and lines[-1].startswith("{"):
+        said = bool(lines) and lines[-1].startswith("{")  # the last thing that a stage does; its end may take long
+        if said and self.child.returncode in (0, -signal.SIGKILL):
             return {**json.loads(lines[-1]), "stage_s": seconds}
         output = (self.out.read_text()[-500:] + self.err.read_text()[-2500:]).strip()
         reason = (output.splitlines() or [""])[-1][:300]
@@ -196,16 +203,15 @@ def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float, limi
     while waiting and time.perf_counter() < end:
         for it in list(waiting):
             late = time.perf_counter() - it.started > min(it.stage.limit, limit)
-            if late:
+            if late or it.has_ended():
                 it.stop()
-            if it.has_ended():
                 table.add(it.stage.name, it.result() | ({"late": True} if late else {}))
             if it.has_ended() or it.is_ready():
                 waiting.remove(it)
         time.sleep(0.05)
     for it in running:
-        if it in waiting:
-            it.stop()  # it is not ready, and there is no time left
+        if it in waiting or time.perf_counter() >= end:
+            it.stop()  # there is no time left
         if it.has_ended():
             continue
         until = min(end, time.perf_counter() + it.stage.measuring)
@@ -218,7 +224,7 @@ def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float, limi
 
 
 def main() -> int:
-    """Run the stages that have no result."""
+    """Run the stages that have no result, or an unfinished one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
@@ -237,16 +243,12 @@ def main() -> int:
 
     machine = {**describe_machine(torch.device(args.device)), "cuda": torch.version.cuda}
     table = Table(args.out, machine)
-    wanted = [s for s in stages(args) if s.name not in table.stages and re.search(args.only, s.name)]
+    ended = {name for name, row in table.stages.items() if not row.get("unfinished")}
+    wanted = [s for s in stages(args) if s.name not in ended and re.search(args.only, s.name)]
     end = time.perf_counter() + 60 * args.minutes
-    untimed = [stage for stage in wanted if not stage.timed]
-    timed = [stage for stage in wanted if stage.timed]
-    first = max(0, args.together + 2 - len(untimed))
-    batches = [untimed + timed[:first]]
-    batches += [timed[i : i + args.together] for i in range(first, len(timed), args.together)]
-    for batch in batches:
-        if batch and time.perf_counter() < end:
-            run_batch(batch, table, args.logs, end, args.limit)
+    for i in range(0, len(wanted), args.together):
+        if time.perf_counter() < end:
+            run_batch(wanted[i : i + args.together], table, args.logs, end, args.limit)
     return 0
 
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +27,7 @@ from unittest.mock import patch
 
 from peers.gate import GATE, wait_for_turn
 
+STARTED = time.perf_counter()
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LEARN = {
@@ -37,11 +39,8 @@ LEARN = {
     "cql": ("Pendulum-v1", "--updates", "20000"),
 }
 """Short runs: the environment and the length."""
-TESTS = (
-    "tests/kernels/test_gpu_images.py", "tests/kernels/test_gpu.py", "tests/kernels/test_definitions.py",
-    "tests/kernels/test_replays.py", "tests/envs/test_device_vector.py", "tests/learning/test_on_policy_learns.py",
-)  # fmt: skip
-"""Of these, the tests with `gpu`, `triton` or `float16` in their names. Other files have a pretended GPU."""
+USES_GPU = "torch.cuda.is_available()"
+"""Files of tests that use a GPU if there is one ask this. The others, such as `test_cuda.py`, pretend that there is."""
 PRECISIONS = tuple(f"{task}-{precision}" for task in ("cartpole", "look") for precision in ("float32", "float16"))
 FIRST = ("td3", "dreamer_v3")
 PLANS = ("muzero", "lewm")
@@ -84,6 +83,7 @@ def learn(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def interrupted(command: Sequence[str], seconds: float) -> tuple[int, str]:
     """The status and the output of a command that Ctrl-C reaches after so many seconds."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what nohup lets this process ignore, a child would, too
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         out, _ = child.communicate(timeout=seconds)
@@ -94,14 +94,19 @@ def interrupted(command: Sequence[str], seconds: float) -> tuple[int, str]:
 
 
 def tests(args: argparse.Namespace) -> dict[str, Any]:
-    """The tests that use a GPU if there is one."""
-    chosen = TESTS[:1] if args.tiny else TESTS
-    words = ["-m", "pytest", "-p", "no:cacheprovider", "-n", "0" if args.tiny else "8", "--tb=short", *chosen]
-    words += ["-k", "gpu or triton or float16"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT)
-    failed = re.findall(r"^(?:FAILED|ERROR) .*$", done.stdout, re.MULTILINE)
-    (args.logs / "pytest.txt").write_text(done.stdout + done.stderr)
-    return {"summary": (done.stdout.strip().splitlines() or [done.stderr[-300:]])[-1], "failed": failed}
+    """The tests that use a GPU if there is one; those that had failed, if there was no time for all."""
+    files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if USES_GPU in path.read_text(encoding="utf-8"))
+    words = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--tb=short"]
+    words += ["-n", "0" if args.tiny else "8", "-k", "gpu or triton or solved_in_float16"]
+    words += [str(path.relative_to(ROOT)) for path in (files[:1] if args.tiny else files)]
+    log = args.logs / "pytest.txt"
+    with log.open("w", encoding="utf-8") as out, suppress(subprocess.TimeoutExpired):
+        seconds = STARTED + args.limit - 10 - time.perf_counter()
+        subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, check=False, cwd=ROOT, timeout=seconds)
+    text = log.read_text(encoding="utf-8")
+    failed = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE) or re.findall(r"(?:FAILED|ERROR) tests/\S+", text)
+    passed = len(re.findall(r"\bPASSED\b", text))
+    return {"summary": (text.splitlines() or [""])[-1], "passed": passed, "failed": failed}
 
 
 def profile(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -146,14 +151,18 @@ def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
     device, known, used = torch.device(args.device), gpu.triton_problem, set[str]()
 
-    def captured(off: str = "") -> Callable[[], object]:
-        """An update whose graph was captured without the family ``off``."""
+    def without(off: str) -> AbstractContextManager[object]:
+        """The family ``off`` cannot be used."""
 
         def problem(device: torch.device, family: Any = "recurrence") -> str:
             used.add(family)
             return "off" if family == off else known(device, family)
 
-        with patch.object(gpu, "triton_problem", problem):
+        return patch.object(gpu, "triton_problem", problem)
+
+    def captured(off: str = "") -> Callable[[], object]:
+        """An update whose graph was captured without the family ``off``."""
+        with without(off):
             update = dreamer_update(name, args) if name[0] in "VI" else vector_update(name, args)
             for _ in range(12):
                 update()
@@ -163,21 +172,26 @@ def kernels(name: str, args: argparse.Namespace) -> dict[str, Any]:
     updates |= {family: captured(family) for family in sorted(used)}
     wait_for_turn()
     seconds: dict[str, list[float]] = {family: [] for family in updates}
-    count = 2 if args.tiny else 30 if name[0] in "VI" else 100
+    count = 2 if args.tiny else 20 if name[0] in "VI" else 100
     for _ in range(5):
         for family, update in updates.items():
-            synchronize(device)
-            started = time.perf_counter()
-            for _ in range(count):
-                update()
-            synchronize(device)
-            seconds[family].append((time.perf_counter() - started) / count)
+            with without(family):  # rows are gathered outside of graphs
+                synchronize(device)
+                started = time.perf_counter()
+                for _ in range(count):
+                    update()
+                synchronize(device)
+                seconds[family].append((time.perf_counter() - started) / count)
     factors = {
         family: median(a / b for a, b in zip(without, seconds[""], strict=True)) for family, without in seconds.items()
     }
-    slower = {k: round(x, 3) for k, x in factors.items() if k}
-    unworthy = [k for k, x in slower.items() if x < WORTH]
-    return {"update_s": median(seconds[""]), "slower_without": slower, "unworthy": unworthy}
+    return {"update_s": median(seconds[""]), **judged({k: x for k, x in factors.items() if k})}
+
+
+def judged(factors: Mapping[str, float]) -> dict[str, Any]:
+    """Times that something takes without each family of kernels, over those with it; families that do not pay."""
+    slower = {family: round(factor, 3) for family, factor in factors.items()}
+    return {"slower_without": slower, "unworthy": [family for family, factor in slower.items() if factor < WORTH]}
 
 
 def dreamer_update(name: str, args: argparse.Namespace) -> Any:
@@ -196,16 +210,22 @@ def dreamer_update(name: str, args: argparse.Namespace) -> Any:
 
 
 def vector_update(name: str, args: argparse.Namespace) -> Any:
-    """An update of a model-free learner, as in `peers/rates.py`."""
+    """An update of a model-free learner, as in `peers/gpu_reverie.py`: from a replay on the device, but for PPO."""
     sys.path.insert(0, str(HERE / "peers"))
-    from rates_reverie import SEEN, acts, config
+    import torch
+    from gpu_reverie import build, noise, updates
+    from gpu_timing import TINY, Sizes, Task
+    from rates_reverie import SEEN, acts
 
     from reverie.experiment.bench import noise_batch
 
-    action = acts(discrete=name == "dqn")
-    agent = config(name).build(SEEN, action, args.device)
-    data = noise_batch(agent, SEEN, action).to(agent.device)
-    return lambda: agent.update(data)
+    task = Task(name, "captured", torch.device(args.device), 0.0, TINY if args.tiny else Sizes())
+    agent = build(task)
+    if name.startswith("ppo"):
+        data = noise_batch(agent, SEEN, acts(discrete=False)).to(agent.device)
+        return lambda: agent.update(data)
+    rows = noise(task, task.sizes.image_rows if name == "dqn_atari" else task.sizes.rows)
+    return updates(task, agent, rows, args.device)
 
 
 def replay(args: argparse.Namespace) -> dict[str, Any]:
@@ -264,7 +284,7 @@ def atari(args: argparse.Namespace) -> dict[str, Any]:
 
     import reverie
 
-    smi, steady = shutil.which("nvidia-smi"), Steady(2 if args.tiny else 50, 3 if args.tiny else 25)
+    smi, steady = shutil.which("nvidia-smi"), Steady(2 if args.tiny else 50, 3 if args.tiny else 20)
     query = [smi, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"] if smi else ["true"]
     more = {"size": "nano", "learning_starts": 70} if args.tiny else {"size": "12m"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "busy").open("w+") as readings:
@@ -285,21 +305,15 @@ def atari(args: argparse.Namespace) -> dict[str, Any]:
 
 def atari100k(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """As much of a run of Atari 100k at size 12m as there is time for. The same logs continue it."""
+    from gpu_worlds import Clock
+
     import reverie
 
-    end = time.perf_counter() + min(20 if args.tiny else 3600, wait_for_turn() - 30)  # it saves what it has
-
-    class Clock(reverie.Callback):
-        """Ends the run when its time is over."""
-
-        def on_log(self, run: reverie.TrainingRun, values: Mapping[str, Any]) -> None:
-            if time.perf_counter() > end:
-                run.stop("measured")
-
+    clock = Clock(time.perf_counter() + min(20 if args.tiny else 3600, wait_for_turn() - 30))  # it saves what it has
     run, game = args.logs / f"atari100k-{name}", f"ALE/{name.capitalize()}-v5"
     more = {"size": "nano", "learning_starts": 40, "steps": 120} if args.tiny else {"size": "12m"}
     reverie.train(
-        "dreamer_v3", env=game, preset="atari100k", device=args.device, run=run, callbacks=[Clock()], console=False,
+        "dreamer_v3", env=game, preset="atari100k", device=args.device, run=run, callbacks=[clock], console=False,
         eval_episodes=0, **{"schedule.log_every": "1s", "algo.precision": "bfloat16", **more},
     )  # fmt: skip
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -309,11 +323,12 @@ def atari100k(name: str, args: argparse.Namespace) -> dict[str, Any]:
             returns.setdefault(row["step"] // 10_000 * 10_000, []).append(row["episode/score"])
     last = {key: row[key] for row in rows for key in ("counters/updates", "time/seconds") if key in row}
     means = {step: sum(x) / len(x) for step, x in returns.items()}
-    return {"env_steps": rows[-1]["step"], "mean_returns": means, **last}
+    return {"env_steps": rows[-1]["step"], "mean_returns": means, "unfinished": clock.is_over, **last}
 
 
 def precision(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Evaluations of a short run in this precision, of the tasks of `precision.py`. CPUs have bfloat16 for float16."""
+    from gpu_worlds import Clock
     from precision import TASKS
 
     import reverie
@@ -322,14 +337,16 @@ def precision(name: str, args: argparse.Namespace) -> dict[str, Any]:
     env = {"cartpole": "CartPole-v1", "look": "reverie/Look-v0"}[task]
     preset, settings = TASKS[env]
     used = "bfloat16" if wanted == "float16" and args.device == "cpu" else wanted
-    settings = settings | {"algo.precision": used, "seed": 1}
+    settings = settings | {"algo.precision": used, "seed": 1, "schedule.log_every": "1s", "device": args.device}
+    clock = Clock(STARTED + args.limit - 25)
     if args.tiny:
         settings |= {"steps": 200, "schedule.eval_every": 100, "eval_episodes": 2, "learning_starts": 20}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        reverie.train("dreamer_v3", env=env, preset=preset, run=run, device=args.device, console=False, **settings)
+        reverie.train("dreamer_v3", env=env, preset=preset, run=run, callbacks=[clock], console=False, **settings)
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {"precision": used, "scores": [[row["step"], row["eval/score"]] for row in rows if "eval/score" in row]}
+    scores = [[row["step"], row["eval/score"]] for row in rows if "eval/score" in row]
+    return {"precision": used, "scores": scores, "stopped": clock.is_over}
 
 
 def plan(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -384,7 +401,8 @@ def plan(name: str, args: argparse.Namespace) -> dict[str, Any]:
             learner = config.build(seen, spec, args.device)
             for _ in range(4):
                 decide()
-            result["decision_without_kernels_s"] = seconds(decide, 1 if args.tiny else 5)
+            slow = seconds(decide, 1 if args.tiny else 5)
+        result |= judged({"search": slow / result["decision_s"]})
     return result
 
 
@@ -393,9 +411,8 @@ def learners(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         words = ["train", "sac", "--env", "Pendulum-v1", "--learners", "2", "--device", args.device, "--steps", "400"]
         words += ["--learning-starts", "200", "--eval-episodes", "0", "--threads", "1", "--run", f"{folder}/run"]
-        done = subprocess.run(
-            [sys.executable, "-m", "reverie", *words], capture_output=True, text=True, check=False, timeout=100
-        )
+        words, seconds = [sys.executable, "-m", "reverie", *words], args.limit - 20
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=seconds)
     return {"status": done.returncode, "output": (done.stdout + done.stderr)[-600:].replace(folder, "")}
 
 
@@ -450,6 +467,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that it has, if it is not timed")
     args = parser.parse_args()
     kind, _, name = args.stage.partition("/")
     named: dict[str, Callable[..., dict[str, Any]]] = {

@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -17,12 +19,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from peers.gate import wait_for_turn
 
 import reverie
 from reverie.core.hardware import synchronize
+from reverie.envs.jax_vector import import_jax
 
 ANT: dict[str, dict[str, Any]] = {
     "ant_ppo": {"envs": 4096, "algo.rollout": 16, "algo.batch_size": 16_384, "algo.epochs": 4},
@@ -35,6 +39,20 @@ TINY: dict[str, dict[str, Any]] = {
     "ant_ppo": {"envs": 4, "algo.rollout": 8, "algo.batch_size": 16, "algo.epochs": 1},
     "ant_td3": {"envs": 4, "replay_ratio": 0.25, "algo.batch_size": 8, "learning_starts": 16, "replay.capacity": 1000},
 }
+
+
+class Clock(reverie.Callback):
+    """Interrupts a run when its time is over, as Ctrl-C does: the same command continues it, unlike one that ended."""
+
+    def __init__(self, end: float) -> None:
+        """``end``: by `time.perf_counter`."""
+        self.end, self.is_over = end, False
+
+    def on_log(self, run: reverie.TrainingRun, values: Mapping[str, Any]) -> None:
+        """Look at the clock."""
+        if not self.is_over and time.perf_counter() > self.end:
+            self.is_over = True
+            signal.raise_signal(signal.SIGINT)
 
 
 class Steady(reverie.Callback):
@@ -68,33 +86,55 @@ def count_waits(call: Callable[[], object], device: torch.device) -> dict[str, i
     if device.type != "cuda":
         call()
         return None
-    with warnings.catch_warnings(record=True) as caught:
+    waits = Counter[str]()
+
+    def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+        """The debug mode of PyTorch does not see those that a program calls itself."""
+
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1)
+            waits[f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"] += 1
+            torch.cuda.set_sync_debug_mode("default")
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                torch.cuda.set_sync_debug_mode("warn")
+
+        return waiting
+
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        patch.object(torch.cuda, "synchronize", counted(torch.cuda.synchronize)),
+        patch.object(torch.cuda.Event, "synchronize", counted(torch.cuda.Event.synchronize)),
+        patch.object(torch.cuda.Stream, "synchronize", counted(torch.cuda.Stream.synchronize)),
+    ):
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             call()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    waited = [w for w in caught if "called a synchronizing" in str(w.message)]
-    return dict(Counter(f"{Path(w.filename).name}:{w.lineno}" for w in waited))
+    waits.update(f"{Path(w.filename).name}:{w.lineno}" for w in caught if "called a synchronizing" in str(w.message))
+    return dict(waits)
 
 
 def memory(device: torch.device) -> dict[str, float]:
     """Peaks of PyTorch and JAX, and what is taken of the GPU by all, in GB."""
     if device.type != "cuda":
         return {}
-    import jax
-
     free, total = torch.cuda.mem_get_info(device)
-    stats = jax.devices()[0].memory_stats() or {}
+    jax = sys.modules.get("jax")  # the host's environments have none
+    stats = (jax.devices()[0].memory_stats() if jax else None) or {}
     return {
-        "torch_peak_gb": torch.cuda.max_memory_allocated() / 1e9, "torch_gb": torch.cuda.memory_reserved() / 1e9,
+        "torch_peak_gb": torch.cuda.max_memory_allocated() / 1e9, "torch_gb": torch.cuda.max_memory_reserved() / 1e9,
         "jax_peak_gb": stats.get("peak_bytes_in_use", 0) / 1e9, "all_gb": (total - free) / 1e9,
     }  # fmt: skip
 
 
 def worlds(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Env steps a second, updates included."""
+    if name != "host":
+        import_jax()  # leaves memory of the GPU to PyTorch, and to what warms up beside it
     if name.startswith("ant"):
         return ant_brax(args) if name == "ant_brax" else ant(name, args)
     import device as bench
@@ -106,7 +146,7 @@ def worlds(name: str, args: argparse.Namespace) -> dict[str, Any]:
         rollout()
     wait_for_turn()
     seconds, steps, each = 0.0, 0, []
-    while seconds < (0.2 if args.tiny else 5):
+    while seconds < (0.2 if args.tiny else 3):
         synchronize(device)
         began = time.perf_counter()
         count = rollout()
@@ -121,7 +161,7 @@ def worlds(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def ant(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Env steps a second of a run."""
-    steady = Steady(2 if args.tiny else 50, 0.5 if args.tiny else 10)
+    steady = Steady(2 if args.tiny else 50, 0.5 if args.tiny else 6)
     settings = (TINY if args.tiny else ANT)[name]
     with tempfile.TemporaryDirectory() as folder:
         reverie.train(
