@@ -74,7 +74,9 @@ def test_no_result_hides_another_and_tables_read_what_is_measured(script):
     assert {("rate", variant) for variant in table.SCRIPTS} <= measured
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name.startswith("precision") else ()) for name in KEYS]
+)
 def test_stages_say_what_is_asked(script, name, tmp_path):
     for package in NEEDED.get(name, ()):
         pytest.importorskip(package)
@@ -84,6 +86,7 @@ def test_stages_say_what_is_asked(script, name, tmp_path):
     result = stage(of, args) if of else stage(args)
     assert KEYS[name] <= result.keys()
     assert not result.get("failed")
+    assert result.get("passed", 1)
 
 
 def test_kernels_are_timed_without_each_family_that_is_used(script, tmp_path, monkeypatch):
@@ -163,12 +166,16 @@ def test_waits_for_a_gpu_are_counted_by_place(script, monkeypatch):
         for _ in range(2):
             wait()
         torch.cuda.synchronize()
+        torch.cuda.Stream.synchronize(None)
+        torch.cuda.Event.synchronize(None)
 
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)  # PyTorch's debug mode does not warn of it
+    monkeypatch.setattr(torch.cuda.Stream, "synchronize", wait)  # it does of this
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda _: None)
     found = worlds.count_waits(call, torch.device("cuda"))
     line = call.__code__.co_firstlineno
-    assert found == {f"test_gpu_script.py:{line + 2}": 2, f"test_gpu_script.py:{line + 3}": 1}
+    assert found == {f"test_gpu_script.py:{line + i}": count for i, count in {2: 2, 3: 1, 4: 1, 5: 1}.items()}
     assert modes[-1] == "default"
     assert worlds.count_waits(call, torch.device("cpu")) is None
 
