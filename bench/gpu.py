@@ -199,28 +199,34 @@ class Running:
 def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float, limit: float) -> None:
     """Run what is not timed and warm the rest up, all together; then measure one after the other."""
     running = [Running(stage, logs) for stage in batch]
-    waiting = list(running)
+    waiting, ready = list(running), list[Running]()
     while waiting and time.perf_counter() < end:
         for it in list(waiting):
             late = time.perf_counter() - it.started > min(it.stage.limit, limit)
             if late or it.has_ended():
                 it.stop()
                 table.add(it.stage.name, it.result() | ({"late": True} if late else {}))
-            if it.has_ended() or it.is_ready():
-                waiting.remove(it)
+            elif it.is_ready():
+                ready.append(it)
+            else:
+                continue
+            waiting.remove(it)
         time.sleep(0.05)
-    for it in running:
-        if it in waiting or time.perf_counter() >= end:
-            it.stop()  # there is no time left
-        if it.has_ended():
+    for it in waiting:
+        it.stop()  # there is no time left, and the next time it starts anew
+    for it in sorted(ready, key=running.index):
+        if time.perf_counter() >= end:
+            it.stop()
             continue
         until = min(end, time.perf_counter() + it.stage.measuring)
         Path(f"{it.gate}.time").write_text(str(until - time.perf_counter()), encoding="utf-8")
         Path(f"{it.gate}.time").rename(f"{it.gate}.go")
         while not it.has_ended() and time.perf_counter() < until:
             time.sleep(0.02)
+        has_result = it.has_ended() or until < end
         it.stop()
-        table.add(it.stage.name, it.result())
+        if has_result:
+            table.add(it.stage.name, it.result())
 
 
 def main() -> int:

@@ -402,7 +402,7 @@ def plan(name: str, args: argparse.Namespace) -> dict[str, Any]:
             for _ in range(4):
                 decide()
             slow = seconds(decide, 1 if args.tiny else 5)
-        result |= judged({"search": slow / result["decision_s"]})
+        result |= judged({"search": slow / result["decision_s"]} if device.type == "cuda" else {})
     return result
 
 

@@ -136,6 +136,15 @@ def test_what_a_stage_said_counts_though_its_end_takes_long(script, tmp_path):
     assert "error" not in running.result()
 
 
+def test_each_stage_that_had_time_has_a_result(script, tmp_path):
+    table = script.Table(tmp_path / "out.json", {"gpu": None})
+    ready = "import os; open(os.environ['REVERIE_BENCH_GATE'] + '.ready', 'w'); print('{\"env_steps\": 1}')"
+    script.run_batch([script.Stage("early", ["-c", ready])], table, tmp_path, math.inf, math.inf)
+    assert table.stages["early"]["env_steps"] == 1  # it ended before its turn
+    script.run_batch([script.Stage("begun", ["-c", "import time; time.sleep(600)"])], table, tmp_path, -math.inf, 600)
+    assert "begun" not in table.stages  # the next call begins anew
+
+
 def test_a_child_can_be_interrupted_though_this_process_ignores_it(script):
     stages, before = importlib.import_module("gpu_stages"), signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
