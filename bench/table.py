@@ -23,6 +23,7 @@ from control import control_table
 from defaults_table import defaults_table, logs_table, others_table
 from efficiency_table import efficiency_table, peers_scores_table
 from gpu_table import gpu_table
+from human_table import human_table, taught_table
 from latent_search_table import latent_search_table
 from offline_table import estimates_table, offline_peers_table, offline_rest_table, offline_table
 from planning_table import planning_table, variants_table
@@ -457,6 +458,8 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "sample_efficiency_sb3": peers_scores_table,
     "offline_rest": lambda result: offline_rest_table(result["rows"], beside("offline_datasets")["1"]),
     "choice": lambda result: choice_table(result, beside),
+    "human": human_table,
+    "taught_rewards": taught_table,
 }
 """Each table by its name, which is that of its result file."""
 FILES = {
@@ -510,7 +513,8 @@ def render(name: str) -> str:
     if not path.exists():
         return f"Not measured yet: `bench/{path.name}` comes from the script of that name.\n"
     result = json.loads(path.read_text(encoding="utf-8"))
-    return "\n".join(["", *TABLES[name](result), "", machine_line(result["machine"]), ""])
+    machine = [machine_line(result["machine"]), ""] if "machine" in result else []
+    return "\n".join(["", *TABLES[name](result), "", *machine])
 
 
 def filled(page: str) -> str:
