@@ -33,7 +33,7 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = (*(HERE.parent / "docs" / f"{name}.md" for name in (
-    "results", "speed", "performance", "offline_evaluation", "agreement", "choosing", "tutorials/robot",
+    "results", "speed", "agreement", "choosing", "tutorials/robot",
     "planning",
 )), HERE / "README.md")  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
