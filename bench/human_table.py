@@ -30,15 +30,13 @@ Result = Mapping[str, Any]
 
 
 def human_table(result: Result) -> list[str]:
-    """Three sentences; steps until success with help and alone; success of imitation; scores beside a clumsy person."""
+    """Three sentences; steps until success with help and alone."""
     found = by_system(result["rows"])
     tasks = [pair for pair in UNTIL.values() if pair[1]]
     better = sum(median(found[helped], "steps") < median(found[alone], "steps") for helped, alone in tasks)
     waited = sum(row["steps"] is None for row in found["reach_unpenalized"])
     seeds = len(found["half"])
     rows = [[title, *(steps_of(found.get(system, [])) for system in pair)] for title, pair in UNTIL.items()]
-    imitated = [[title, *(shares_of(found[system]) for system in pair)] for title, pair in IMITATED.items()]
-    clumsy = [[title, span([row["score"] for row in found[system]])] for system, title in CLUMSY.items()]
     return [
         f"A script took over where the agent made no progress; only success was rewarded, {seeds} seeds ran each, and "
         f"evaluations were without the script.",
@@ -47,42 +45,63 @@ def human_table(result: Result) -> list[str]:
         "the script.",
         "",
         *grid(["env steps until 90 % succeed", "with help", "alone"], rows),
-        "",
+    ]
+
+
+def imitation_table(result: Result) -> list[str]:
+    """Success of imitation; scores beside a clumsy person."""
+    found = by_system(result["rows"])
+    imitated = [[title, *(shares_of(found[system]) for system in pair)] for title, pair in IMITATED.items()]
+    clumsy = [[title, span([row["score"] for row in found[system]])] for system, title in CLUMSY.items()]
+    return [
         *grid(["success after one demonstration", "with help (HG-DAgger)", "alone"], imitated),
         "",
         *grid(["PPO beside a clumsy person, whose rows are", "score, at best -0.6"], clumsy),
     ]
 
 
-def taught_table(result: Result) -> list[str]:
-    """Three sentences; what rewards of answers order right, by number and kind; returns of agents that learned them."""
-    kinds: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+def percent(rows: Sequence[Result], *keys: str) -> str:
+    """The lowest and the highest of each of the keys in percent."""
+    return "; ".join(f"{span([100 * row[key] for row in rows], '.0f')} %" for key in keys) if rows else "-"
+
+
+def by_kind(result: Result) -> dict[tuple[str, int], list[Result]]:
+    """The rows of each kind and number of answers."""
+    out: dict[tuple[str, int], list[Result]] = {}
     for row in result["rows"]:
-        kinds.setdefault((row["kind"], row["answers"]), []).append(row)
+        out.setdefault((row["kind"], row["answers"]), []).append(row)
+    return out
 
-    def percent(kind: str, answers: int, *keys: str) -> str:
-        rows = kinds.get((kind, answers), [])
-        return "; ".join(f"{span([100 * row[key] for row in rows], '.0f')} %" for key in keys) if rows else "-"
 
-    preferences = [[str(n), *(percent(kind, n, "distinct") for kind in PREFERENCES)] for n in (50, 100, 200, 800)]
-    success = [[str(n), *(percent(kind, n, "precision", "recall") for kind in SUCCESS)] for n in (40, 80)]
+def taught_table(result: Result) -> list[str]:
+    """Three sentences; what rewards of answers order right."""
+    kinds = by_kind(result)
+    preferences = [[str(n), *(percent(kinds.get((kind, n), []), "distinct") for kind in PREFERENCES)]
+                   for n in (50, 100, 200, 800)]  # fmt: skip
     agents = {title: [row["score"] for row in kinds[key]] for title, key in AGENTS.items()}
     failed = {title: sum(score < FAILED for score in scores) for title, scores in agents.items()}
     return [
         "True returns answered instead of a person; three seeds each.",
-        f"200 answers order {percent('preferences', 200, 'distinct')} of the clearly different pairs of clips right, "
-        f"and 80 labels find {percent('success', 80, 'recall')} of all successes.",
+        f"200 answers order {percent(kinds['preferences', 200], 'distinct')} of the clearly different pairs of clips right, "
+        f"and 80 labels find {percent(kinds['success', 80], 'recall')} of all successes.",
         f"The exception: of {len(agents['the environment'])} SAC agents that learned from imagined clips, "
         f"{failed['200 answers about imagined clips']} failed, and {failed['the environment']} of those with the true "
         "reward.",
         "",
         *grid(["preferences", "pairs that were chosen", "random pairs", "imagined clips"], preferences),
-        "",
+    ]
+
+
+def success_table(result: Result) -> list[str]:
+    """What rewards of labels find; returns of agents that learned from answers."""
+    kinds = by_kind(result)
+    success = [[str(n), *(percent(kinds[kind, n], "precision", "recall") for kind in SUCCESS)] for n in (40, 80)]
+    agents = [[title, span([row["score"] for row in kinds[key]], ".0f")] for title, key in AGENTS.items()]
+    return [
         *grid(["labels of success", "chosen rows: precision; recall", "random rows"], success),
         "",
-        *grid(["SAC after 8,000 env steps of Pendulum, reward from", "true return"],
-              [[title, span(scores, ".0f")] for title, scores in agents.items()]),
-    ]  # fmt: skip
+        *grid(["SAC after 8,000 env steps of Pendulum, reward from", "true return"], agents),
+    ]
 
 
 FAILED = -250

@@ -23,7 +23,7 @@ from control import control_table
 from defaults_table import defaults_table, logs_table, others_table
 from efficiency_table import efficiency_table, peers_scores_table
 from gpu_table import gpu_table
-from human_table import human_table, taught_table
+from human_table import human_table, imitation_table, success_table, taught_table
 from latent_search_table import latent_search_table
 from offline_table import estimates_table, offline_peers_table, offline_rest_table, offline_table
 from planning_table import planning_table, variants_table
@@ -459,19 +459,23 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "offline_rest": lambda result: offline_rest_table(result["rows"], beside("offline_datasets")["1"]),
     "choice": lambda result: choice_table(result, beside),
     "human": human_table,
+    "human_others": imitation_table,
     "taught_rewards": taught_table,
+    "taught_success": success_table,
 }
 """Each table by its name, which is that of its result file."""
 FILES = {
     "agreement_summary": "agreement",
     "choice": "defaults",
     "defaults_others": "defaults",
+    "human_others": "human",
     "logs": "defaults",
     "offline_rest": "offline",
     "on_policy_speed": "on_policy",
     "planning_variants": "planning",
     "rates": "model_free_peers",
     "sample_efficiency_sb3": "sample_efficiency",
+    "taught_success": "taught_rewards",
 }
 """The result files of tables with other names."""
 
