@@ -33,8 +33,7 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = (*(HERE.parent / "docs" / f"{name}.md" for name in (
-    "results", "speed", "agreement", "choosing", "tutorials/robot",
-    "planning",
+    "results", "speed", "agreement", "choosing", "planning",
 )), HERE / "README.md")  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
