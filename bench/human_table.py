@@ -82,8 +82,8 @@ def taught_table(result: Result) -> list[str]:
     failed = {title: sum(score < FAILED for score in scores) for title, scores in agents.items()}
     return [
         "True returns answered instead of a person; three seeds each.",
-        f"200 answers order {percent(kinds['preferences', 200], 'distinct')} of the clearly different pairs of clips right, "
-        f"and 80 labels find {percent(kinds['success', 80], 'recall')} of all successes.",
+        f"200 answers order {percent(kinds['preferences', 200], 'distinct')} of the clearly different pairs of clips "
+        f"right, and 80 labels find {percent(kinds['success', 80], 'recall')} of all successes.",
         f"The exception: of {len(agents['the environment'])} SAC agents that learned from imagined clips, "
         f"{failed['200 answers about imagined clips']} failed, and {failed['the environment']} of those with the true "
         "reward.",

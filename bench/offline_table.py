@@ -27,6 +27,7 @@ SPREAD = 20
 def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
     """Three sentences, and the table of the environment with the most datasets."""
     tables, best = offline_tables(rows, datasets)
+    head, *body = tables[MAIN]
     return [
         "All algorithms train with the same networks, batches, learning rates and 20,000 updates, with three seeds. A "
         f"score of 0 is the return of random actions, 100 that of the expert's dataset; italics mark seeds that differ "
@@ -34,7 +35,8 @@ def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
         f"Some offline algorithm beats `bc` on {sum(name != 'bc' for name in best)} of {len(best)} datasets.",
         "No algorithm is best everywhere, and ordinary learners (`td3`, `qr_dqn`) fail on data with few actions.",
         "",
-        *tables[MAIN],
+        head.replace("|  |", f"| {MAIN} |", 1),
+        *body,
     ]
 
 
