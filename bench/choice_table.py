@@ -86,7 +86,7 @@ def choice_table(defaults: Row, beside: Callable[[str], Any]) -> list[str]:
         ["goals to reach, success is rare", "`sac` with [hindsight](replay.md#goals-in-hindsight)",
          f"FetchReach, steps to a success rate of 0.9: {reached('sac')}; without hindsight: {reached('plain_sac')}",
          GOALS],
-        ["one reward, after several right actions", "`ppo`, with many steps",
+        ["one reward, after several right actions", "`ppo`, with many steps; few steps: `dqn`",
          f"DoorKey, 100,000 steps: {learned('door_key', 'dqn')}, {learned('door_key', 'ppo')}; `ppo` after 300,000: "
          f"{digits(on_policy['doors']['mean']['value'])} in {time(float(np.mean(on_policy['doors']['cpu_s'])))}",
          f"{EFFICIENCY}, {ON_POLICY}"],
