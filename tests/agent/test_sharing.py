@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -15,25 +14,9 @@ import torch
 import yaml
 
 import reverie
-from hub_server import Hub
+from hub_server import hub as hub
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError, UntrustedError
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    pytest.importorskip("huggingface_hub")
-    served = Hub()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-        monkeypatch.delitem(sys.modules, name)  # it reads its environment when it is imported
-    for key, value in {"HF_ENDPOINT": served.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"),
-                       "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}.items():  # fmt: skip
-        monkeypatch.setenv(key, value)
-    monkeypatch.chdir(tmp_path)
-    yield served
-    served.server.shutdown()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-        del sys.modules[name]
 
 
 def played(agent):

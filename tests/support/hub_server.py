@@ -5,9 +5,12 @@ import fnmatch
 import hashlib
 import json
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 LARGE = (".safetensors", ".png")
 """Files that go through LFS."""
@@ -17,7 +20,7 @@ class Hub:
     """Repositories by name: private or not, and their commits, each a dictionary of files."""
 
     def __init__(self):
-        self.repos, self.blobs, self.asked = {}, {}, []
+        self.repos, self.blobs, self.asked, self.lost = {}, {}, [], set()
         handler = type("Handler", (_Handler,), {"hub": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -140,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def resolve(self, body, query, name, revision, path):
         found = self.hub.files(name, revision)
-        if found is None or path not in found[1]:
+        if found is None or path not in found[1] or path in self.hub.lost:
             return self.answer(b"", 404, X_Error_Code="EntryNotFound", X_Repo_Commit=found[0] if found else "")
         data = found[1][path]
         return self.answer(data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=found[0])
@@ -164,6 +167,27 @@ ROUTES = {
     ("GET", f"/api/models/{NAME}/revision/(.+)"): _Handler.info,
     ("GET", f"/api/models/{NAME}/tree/([^/]+)"): _Handler.tree,
     ("GET", "/api/models"): _Handler.models,
+    ("GET", f"/api/datasets/{NAME}/revision/(.+)"): _Handler.info,
+    ("GET", f"/api/datasets/{NAME}/tree/([^/]+)"): _Handler.tree,
+    ("GET", f"/datasets/{NAME}/resolve/([^/]+)/(.+)"): _Handler.resolve,
+    ("HEAD", f"/datasets/{NAME}/resolve/([^/]+)/(.+)"): _Handler.resolve,
     ("GET", f"/{NAME}/resolve/([^/]+)/(.+)"): _Handler.resolve,
     ("HEAD", f"/{NAME}/resolve/([^/]+)/(.+)"): _Handler.resolve,
 }
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A stand-in that ``huggingface_hub`` takes for the Hub; the working folder is empty."""
+    pytest.importorskip("huggingface_hub")
+    served = Hub()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        monkeypatch.delitem(sys.modules, name)  # it reads its environment when it is imported
+    for key, value in {"HF_ENDPOINT": served.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"),
+                       "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+    monkeypatch.chdir(tmp_path)
+    yield served
+    served.server.shutdown()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]

@@ -203,36 +203,18 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadCommand:
-    """Download a Minari dataset or shards of RL Unplugged. An interrupted download is continued."""
+    """Download a Minari dataset from the Hugging Face Hub. An interrupted download is continued."""
 
     name: Annotated[str, Positional("NAME")]
-    """minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as rl_unplugged:Breakout."""
-    run: int = 1
-    """RL Unplugged: which of the five runs, 1 to 5."""
-    shards: tuple[int, ...] = (0,)
-    """RL Unplugged: which of the hundred shards of the run, 0 to 99."""
-    folder: Path = Path("datasets/rl_unplugged")
-    """RL Unplugged: folder to write to."""
-    server: str = ""
-    """Server to use instead of the official one."""
+    """minari:NAME, such as minari:D4RL/door/human-v2."""
 
     def __call__(self) -> None:
-        from reverie.core.files import disk_errors_as_run_error
-        from reverie.datasets.download import download_minari, download_shards
+        from reverie.datasets.download import download_minari
 
         kind, _, name = self.name.partition(":")
-        if kind not in ("minari", "rl_unplugged") or not name:
-            raise ConfigError(
-                f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
-                "rl_unplugged:Breakout."
-            )
-        with _file_progress() as progress, disk_errors_as_run_error(self.folder):
-            if kind == "minari":
-                paths = [download_minari(name, self.server, progress)]
-            else:
-                paths = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
-        for path in paths:
-            show(path)
+        if kind != "minari" or not name:
+            raise ConfigError(f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2.")
+        show(download_minari(name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +237,7 @@ class MakeCommand:
         from reverie.datasets.two_rooms import NAME, make_two_rooms
 
         options = self.out, self.episodes, self.seed
-        with _file_progress("episodes") as progress, disk_errors_as_run_error(self.out):
+        with _file_progress() as progress, disk_errors_as_run_error(self.out):
             paths = (
                 make_two_rooms(*options, progress)
                 if self.name == NAME
@@ -463,16 +445,12 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _file_progress(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of each file on a terminal, in this ``unit`` or else in bytes.
-
-    Yields a function of a file's name, and how much of it is done and in total.
-    """
+def _file_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the episodes of each file on a terminal; yields a function of its name, its episodes so far and in total."""
     from rich import progress as rich
     from rich.console import Console
 
-    in_bytes = (rich.DownloadColumn(), rich.TransferSpeedColumn())
-    amount = (rich.MofNCompleteColumn(), rich.TextColumn(unit), rich.TimeRemainingColumn()) if unit else in_bytes
+    amount = (rich.MofNCompleteColumn(), rich.TextColumn("episodes"), rich.TimeRemainingColumn())
     columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *amount)
     console = Console(stderr=True)
     tasks: dict[str, rich.TaskID] = {}
