@@ -162,7 +162,5 @@ def test_feedback_goes_to_where_the_windows_came_from():
 def test_nan_is_an_error_that_says_where(tmp_path, name, said):
     values = columns()
     values[name][5] = np.nan  # the sixth transition: two episodes of 3 and 1 before it
-    with pytest.raises(
-        DataError, match=rf"episode 2, step 1 \(index 5\): {said}.*reverie data validate.*--write-valid"
-    ):
+    with pytest.raises(DataError, match=rf"episode 2, step 1: {said}.*reverie data validate.*--write-valid"):
         list(open_recorded(DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))).parts())

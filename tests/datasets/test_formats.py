@@ -106,14 +106,11 @@ def test_validation_finds_no_fault(kind, path):
 
 
 PLACES = {
-    "d4rl": r"d4rl\.hdf5, episode 3, step 0 \(index 9\)",
-    "d4rl, several files": r"\d, episode 3, step 0 \(index 0 of .*3\.hdf5\)",
-    "tianshou": r"tianshou\.hdf5, episode 3, step 0 \(index 9\)",
-    "minari, hdf5": r"d, episode 3, step 0 \(index 0 in episode_3\)",
-    "minari, arrow": r"d, episode 3, step 0 \(index 0 in episode_3\)",
-    "pydreamer, files": r"npz, episode 3, step 0 \(index 1 of ep000004_000000-r0-0001\.npz\)",
-    "table, arrow": r"t, episode 3, step 0 \(row 0 of data-00002-of-00003\.arrow\)",
-    "table, lists": r"t, episode 3, step 0 \(row 3, item 0\)",
+    "d4rl": r"d4rl\.hdf5, episode 3, step 0",
+    "d4rl, several files": r"3\.hdf5, episode 0, step 0",
+    "minari, hdf5": r"d, episode 3, step 0",
+    "pydreamer, files": r"npz, episode 3, step 0",
+    "table, lists": r"t, episode 3, step 0",
     "run, spec": "run, episode 3, step 0",
 }
 
@@ -126,7 +123,7 @@ def test_a_wrong_value_is_found_at_its_place_in_the_files(tmp_path, monkeypatch,
         with pytest.raises(DataError, match=f"{PLACES[name]}: the reward is nan"):
             list(RecordedEpisodes(reader).parts())
         (finding,) = validate(reader).findings.values()
-        assert re.fullmatch(f"in {PLACES[name].partition(', ')[2]}", finding.first)
+        assert finding.first == "in episode 3, step 0"
 
 
 def test_wrong_flags_stop_learning_and_copies(tmp_path, monkeypatch, d4rl):
@@ -136,9 +133,9 @@ def test_wrong_flags_stop_learning_and_copies(tmp_path, monkeypatch, d4rl):
         rows["reward"][0] = 5.0
         for name in ("parts", "as_recorded"):
             monkeypatch.setattr(reader, name, lambda: iter([rows]))
-        with pytest.raises(DataError, match=r"a\.hdf5, episode 0, step 0 .*wrong: non-zero reward on .*--write-valid"):
+        with pytest.raises(DataError, match=r"a\.hdf5, episode 0, step 0: .*wrong: non-zero reward on .*--write-valid"):
             list(RecordedEpisodes(reader).parts())
-        with pytest.raises(DataError, match=r"episode 0, step 0 \(index 0\): a flag or reward is wrong"):
+        with pytest.raises(DataError, match=r"episode 0, step 0: a flag or reward is wrong"):
             convert(reader, str(tmp_path / "all"), "store")
         assert not (tmp_path / "all").exists()
         report = validate(reader)

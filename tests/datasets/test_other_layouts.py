@@ -160,14 +160,12 @@ def test_d3rlpy_2(tmp_path, has_several):
         rows = expected(LIVED, last_seen=False, discrete=True)
         check(reader, {"obs/0": rows["obs"], "obs/1": rows.pop("obs")} | rows if has_several else rows)
         assert reader.info().action == spaces.Discrete(5)
-        assert reader.position(4) == "index 0 of episode 3"
 
 
 def test_robomimic(demos):
     with open_reader(demos) as reader:
         check(reader, as_state(LIVED))
         assert reader.info().text["masks"] == "valid (2)"
-        assert reader.origin(4, "action") == "index 0 of data/demo_2"
         assert validate(reader).is_valid
     with RobomimicReader(demos, mask="valid") as reader:
         check(reader, as_state([LIVED[1], LIVED[3]]))

@@ -137,10 +137,6 @@ class ActReader(TransitionsReader):
             reader=self,
         )
 
-    def position(self, index: int) -> str:
-        number = int(np.searchsorted(self.edges, index, "right")) - 1
-        return f"index {index - int(self.edges[number]):,} of {self.paths[number].name}"
-
     def info(self) -> DatasetInfo:
         return self.infer_info(text={"episodes": f"{len(self.paths):,}"})
 

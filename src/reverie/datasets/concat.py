@@ -83,13 +83,12 @@ class ConcatReader(Reader):
                 yield part if info.has_propensity else {k: values for k, values in part.items() if k != PROPENSITY}
             self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
 
-    def origin(self, row: int, column: str) -> str:
-        for reader in self.readers:
+    def locate(self, row: int, column: str) -> str:
+        for reader in self.readers[:-1]:
             if row < (rows := reader.rows()):
-                origin = reader.origin(row, column)
-                return f"{origin} of {reader.path}" if origin else f"in {reader.path}"
+                return reader.locate(row, column)
             row -= rows
-        return ""
+        return self.readers[-1].locate(row, column)
 
     def info(self) -> DatasetInfo:
         """Return the common description of the datasets.

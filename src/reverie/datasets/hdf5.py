@@ -163,8 +163,6 @@ class EpisodeArraysReader(TransitionsReader):
     """An HDF5 file with arrays for each episode."""
 
     suffixes: ClassVar[tuple[str, ...]] = HDF5_SUFFIXES
-    episode_label: str = "episode {:,}"
-    """Name of an episode in messages, to be formatted with its key in ``steps``."""
 
     def __init__(self, path: Path, options: ReadOptions | None) -> None:
         super().__init__(path, options)
@@ -208,11 +206,6 @@ class EpisodeArraysReader(TransitionsReader):
         last = np.zeros(sum(self.steps.values()), bool)
         last[np.cumsum(list(self.steps.values())) - 1] = True
         return last
-
-    def position(self, index: int) -> str:
-        edges = np.cumsum([0, *self.steps.values()])
-        episode = int(np.searchsorted(edges, index, "right")) - 1
-        return f"index {index - int(edges[episode]):,} of {self.episode_label.format(list(self.steps)[episode])}"
 
 
 # ---------------------------------------------------------------- D4RL

@@ -31,7 +31,6 @@ from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import (
-    OUTCOME_COLUMNS,
     PART_BYTES,
     SEED,
     TRUNCATED_COLUMN,
@@ -246,14 +245,6 @@ class MinariReader(Reader):
         steps = num_rows - (self.count - met[STEPLESS])
         remark = f"{METADATA} declares total_steps = {self.steps:,}, but there are {steps:,}"
         self.add_remark(remark, int(steps != self.steps))
-
-    def origin(self, row: int, column: str) -> str:
-        for index in range(self.count):
-            rows = len(self.read_array(index, "rewards")) + 1
-            if row < rows > 1:
-                return f"index {row - (column in OUTCOME_COLUMNS)} in episode_{index}"
-            row -= rows if rows > 1 else 0
-        return ""
 
     @abstractmethod
     def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:

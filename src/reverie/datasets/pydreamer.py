@@ -145,14 +145,6 @@ class PyDreamerReader(Reader):
                 yield path, values
         self.add_remark(EMPTY, empty)
 
-    def origin(self, row: int, column: str) -> str:
-        row += column.startswith("action")  # stored in the row after it
-        for path in self.paths:
-            if row < (rows := len(_load_npz_arrays(path, "reset")["reset"])):
-                return f"index {row:,} of {path.name}"
-            row -= rows
-        return ""
-
     def _is_minigrid(self, columns: Rows) -> bool:
         """Return whether to read PyDreamer's cells of MiniGrid, rather than the arrays as they are."""
         is_map_view = not self.spec or "view" in self.spec

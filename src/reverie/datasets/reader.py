@@ -174,12 +174,8 @@ class Reader(ABC):
         """Return the numbers of episodes split where a step does not start from the previous next observation."""
         return np.empty(0, np.int64)
 
-    def origin(self, row: int, column: str) -> str:
-        """Return the location in the files of the value in row number ``row`` of ``parts``, as text; "" if unknown."""
-        return ""
-
     def locate(self, row: int, column: str) -> str:
-        """Return the location of the value in row number ``row`` of ``parts``: path, episode, step, and its ``origin``.
+        """Return the path, the episode and the step of the value in row number ``row`` of ``parts``.
 
         Rows are read again. A step is an action and its outcome, which is in the next row.
         """
@@ -190,8 +186,7 @@ class Reader(ABC):
             total += len(part["is_first"])
             if total > row:
                 break
-        origin = self.origin(row, column)
-        return f"{self.path}, {step_text(episode, row - begins, column, origin)}"
+        return f"{self.path}, {step_text(episode, row - begins, column)}"
 
     @contextlib.contextmanager
     def locating_errors(self, is_whole: bool = True) -> Iterator[None]:
@@ -249,10 +244,9 @@ class Reader(ABC):
         return [*remarks, *large]
 
 
-def step_text(episode: int, row: int, column: str, origin: str) -> str:
-    """Format the location of a value in a ``row`` of an episode; ``origin``: see ``Reader``."""
-    step = max(0, row - (column in OUTCOME_COLUMNS))
-    return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
+def step_text(episode: int, row: int, column: str) -> str:
+    """Format the location of a value in a ``row`` of an episode."""
+    return f"episode {episode:,}, step {max(0, row - (column in OUTCOME_COLUMNS)):,}"
 
 
 def check_rewards(info: DatasetInfo, path: Path, purpose: str) -> None:

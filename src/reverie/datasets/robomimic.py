@@ -77,7 +77,6 @@ class RobomimicReader(EpisodeArraysReader):
             self.names: dict[str, str] = {
                 name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
-            self.episode_label = self.root + "{}"
             self._note_unread({name: data[name] for name in demos})
             self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
 
@@ -141,7 +140,7 @@ class RobomimicReader(EpisodeArraysReader):
             done = end & False
             if names["dones"] in arrays:
                 flags = self._column(names["dones"])
-                done = to_bool_column(flags.read(0, len(end)), f"{self.path}: 'dones'", self.position)
+                done = to_bool_column(flags.read(0, len(end)), f"{self.path}: 'dones'")
                 self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(done & ~end)))
             self.add_remark(UNMARKED, int(names["dones"] not in arrays))
             others = [name for name in arrays if hasattr(arrays[name], "dtype") and name not in names.values()]

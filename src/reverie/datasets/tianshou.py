@@ -141,10 +141,7 @@ class TianshouReader(TransitionsReader):
         if name not in self.names:
             return None
         flags = self.file.column(f"_meta/{name}")
-        return to_bool_column(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'", self.position)
-
-    def position(self, index: int) -> str:
-        return f"index {self._order[index]:,}"
+        return to_bool_column(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'")
 
 
 def is_bounded(space: Space) -> bool:

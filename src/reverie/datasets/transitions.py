@@ -35,7 +35,7 @@ from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import OUTCOME_COLUMNS, PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
+from reverie.datasets.reader import PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
@@ -169,15 +169,6 @@ class Transitions:
         """Number of rows that ``parts`` will yield."""
         return len(self.end) + int(np.count_nonzero(self._adds))
 
-    def source(self, row: int, column: str) -> tuple[int, bool]:
-        """Return the transition with the value of row number ``row``, and whether the value is its next observation."""
-        ends = np.cumsum(1 + self._adds)  # [n], the row after the last one of each transition
-        index = int(np.searchsorted(ends, row, "right"))
-        added = bool(self._adds[index] and row == ends[index] - 1)
-        if column in OUTCOME_COLUMNS:
-            return index - (not added and index > 0), False
-        return index, added and bool(self.next_obs)
-
     def cut_episodes(self) -> np.ndarray:
         """Return the numbers of episodes split because the next transition starts from another observation."""
         episode = np.cumsum(self.ends) - self.ends
@@ -267,14 +258,6 @@ class TransitionsReader(Reader):
         fields["action"] = nested_space({name: action.space for name, action in actions.items()}, "action")
         measured, numbered = (any(values) for values in zip(*(action[1:] for action in actions.values()), strict=True))
         return DatasetInfo(**{"has_measured_bounds": measured, "numbered": numbered} | fields)
-
-    def position(self, index: int) -> str:
-        """Return the location of a transition in the files, as text."""
-        return f"index {index:,}"
-
-    def origin(self, row: int, column: str) -> str:
-        index, is_next = self.transitions.source(row, column)
-        return f"{'the next observation of ' * is_next}{self.position(index)}"
 
     def cut_episodes(self) -> np.ndarray:
         return self.transitions.cut_episodes()

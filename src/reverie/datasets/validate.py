@@ -7,7 +7,7 @@ as well. An episode that violates a rule is invalid, and can be omitted (``--wri
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,16 +63,13 @@ class DataReport:
         """Whether no rule is violated."""
         return not self.findings
 
-    def add(self, rule: str, wrong: np.ndarray, origin: Callable[[int, str], str] = lambda row, column: "") -> None:
-        """Record that rows ``wrong`` ``[n]`` bool of the newest, not yet counted episode violate a rule.
-
-        ``origin``: see ``Reader``. The name of the column is the rule's first word.
-        """
+    def add(self, rule: str, wrong: np.ndarray) -> None:
+        """Record that rows ``wrong`` ``[n]`` bool of the newest episode violate a rule, which begins with a column."""
         if not wrong.any():
             return
-        number, row, column = self.episodes - 1, int(wrong.argmax()), rule.partition(" ")[0]
+        number = self.episodes - 1
         if rule not in self.findings:
-            location = step_text(number, row, column, origin(self.rows + row, column))
+            location = step_text(number, int(wrong.argmax()), rule.partition(" ")[0])
             self.findings[rule] = RuleViolation(rule, f"in {location}")
         finding = self.findings[rule]
         finding.rows += int(wrong.sum())
@@ -96,7 +93,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
             for name, space in rules.obs:
                 reader.note_large(name, rows[name], space)
             for rule, wrong in rules(rows):
-                report.add(rule, wrong, reader.origin)
+                report.add(rule, wrong)
             seed = rows[SEED][0] if SEED in rows else None
             if env is not None and done < replayed and seed is not None and int(seed) >= 0:
                 done += 1
