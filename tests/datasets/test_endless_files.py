@@ -142,19 +142,6 @@ def test_many_empty_values_or_records_are_refused(records, tmp_path, monkeypatch
         list(iter_tfrecords(tmp_path / "x"))
 
 
-def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
-    batch, files = table_of_zeros().to_batches()[0], [tmp_path / name for name in ("one.arrow", "two.arrow")]
-    for count, file in enumerate(files, 1):
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            for _ in range(count):
-                writer.write_batch(batch)
-    one, two = (file.read_bytes() for file in files)
-    index = int.from_bytes(one[-10:-6], "little") + 10  # its last bytes: the index, its length, and ARROW1
-    files[1].write_bytes(two[: -int.from_bytes(two[-10:-6], "little") - 10] + one[-index:])
-    with pytest.raises(DataError, match=r"its index ends at byte [\d,]+, before its content: it seems damaged"):
-        open_reader(str(files[1]), ReadOptions(columns={name: name for name in COLUMNS.values()}))
-
-
 def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     write_npz(tmp_path / "a" / "b" / "x.npz")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
 from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
+from reverie.datasets.source import Source, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -40,52 +39,24 @@ if TYPE_CHECKING:
 
 
 HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf")
-MAX_DEPTH = 8
-"""Largest number of virtual datasets within each other."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
 
 
-def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, depth: int = 0) -> None:
-    """Raise DataError if values of a dataset in the file ``path`` are missing, or stored outside of its ``folder``.
+def check_storage(item: h5py.Dataset, path: Path) -> None:
+    """Raise DataError unless all values of a dataset are in the file ``path``.
 
-    HDF5 would read zeros for missing parts, and any file of this machine for parts outside.
+    HDF5 would read any file of this machine for values in other files, and zeros if these are missing.
     """
     if item.id.get_offset() is not None:  # contiguous in its own file
         return
     from h5py import h5d
 
-    settings, label = item.id.get_create_plist(), f"{path}: '{item.name.lstrip('/')}'"
-    if settings.get_external_count():
-        target = settings.get_external(0)[0]
-        raise DataError(f"{label} is stored in {target!r}: expected values. Copy them into the file.")
-    if settings.get_layout() != h5d.VIRTUAL:
-        return check_expanded(path, path.stat().st_size, item.size * item.dtype.itemsize)
-    if None in item.maxshape or depth > MAX_DEPTH:
-        raise DataError(f"{label} is virtual and grows with its parts, or is a part of itself: expected values.")
-    size, folder = 0, folder or path.parent.resolve()
-    for region, file, name, space in item.virtual_sources():
-        size += (count := int(region.get_select_npoints()))
-        part = path if file == "." else (path.parent / file).resolve()
-        if not part.is_relative_to(folder) or not part.is_file():
-            raise DataError(f"{label} is virtual, but its part {file} is not in {folder}: copy it there.")
-        check_links(part, part.stat().st_mtime_ns)
-        with import_optional("h5py", "hdf5").File(part, "r") as opened:
-            if name not in opened or not _has_values(opened[name].shape, space, count):
-                raise DataError(f"{label} is virtual, but its part {file} is incomplete: copy it again.")
-            check_storage(opened[name], part, folder, depth + 1)
-    if size < item.size:
-        raise DataError(f"{label} is virtual: only {size:,} of {item.size:,} values are in a part.")
-
-
-def _has_values(shape: tuple[int, ...], selection: Any, count: int) -> bool:
-    """Return whether an array of this shape has the ``count`` values of an HDF5 ``selection``."""
-    from h5py import h5s
-
-    if selection.get_select_type() == h5s.SEL_ALL:
-        return math.prod(shape) >= count
-    last = selection.get_select_bounds()[1]
-    return len(shape) == len(last) and bool(np.greater(shape, last).all())
+    settings = item.id.get_create_plist()
+    if settings.get_external_count() or settings.get_layout() == h5d.VIRTUAL:
+        name = item.name.lstrip("/")
+        raise DataError(f"{path}: '{name}' is stored in other files: expected values. Copy them into the file.")
+    check_expanded(path, path.stat().st_size, item.size * item.dtype.itemsize)
 
 
 def _check_filters(data: h5py.Dataset, label: str) -> None:
