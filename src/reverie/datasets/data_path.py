@@ -6,7 +6,6 @@ a resumed run needs the object again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ import numpy as np
 from reverie.core.errors import ConfigError, short_repr
 from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.source import import_pyarrow, reading
-from reverie.datasets.torch_dataset import to_arrays
 
 OBJECT = "object:"
 """Prefix of the path of an object in memory; `memory://` is a location of stores."""
 DataLike = Any
 """Arguments accepted as data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names, a
-table (pandas, Polars, pyarrow, or any object with Arrow export), a ``minari.MinariDataset``, a map-style
-``torch.utils.data.Dataset`` of transitions or episodes, or a list of these."""
+table (pandas, Polars, pyarrow, or any object with Arrow export), a ``minari.MinariDataset``, or a list of these."""
 
 
 class InMemoryPath(str):
@@ -49,8 +46,6 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
     if isinstance(data, list | tuple):
         paths = tuple(path for item in data for path in split_paths(data_path(item)))
         return paths if len(paths) > 1 else (*paths, "")[0]
-    if (torch_data := sys.modules.get("torch.utils.data")) and isinstance(data, torch_data.Dataset):
-        return InMemoryPath(to_arrays(data), kind)
     if isinstance(data, Mapping) and set(REQUIRED_COLUMNS) <= data.keys():
         return InMemoryPath({str(name): np.asarray(values) for name, values in data.items()}, kind)
     if (storage := getattr(data, "storage", None)) is not None and hasattr(storage, "data_path"):
@@ -67,7 +62,7 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
     raise ConfigError(
         f"data = {short_repr(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
         f"dictionary of the arrays {', '.join(REQUIRED_COLUMNS)}, perhaps {', '.join(OPTIONAL_COLUMNS)}, a table, a "
-        "Minari dataset, a PyTorch dataset, or a list of these."
+        "Minari dataset, or a list of these."
     )
 
 
