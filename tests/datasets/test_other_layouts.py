@@ -1,4 +1,4 @@
-"""Files of other libraries: OGBench, imitation, Stable-Baselines 2, robots' episodes, Open Bandit, Dreamer."""
+"""Files of other libraries: OGBench, imitation, Stable-Baselines 2, robots' episodes, Dreamer."""
 
 import io
 import json
@@ -236,25 +236,6 @@ def test_episodes_that_a_counter_does_not_count_are_named(tmp_path):
             file[f"rewards_{k}"], file[f"terminated_{k}"] = np.ones((3, 1)), True
     with open_reader(tmp_path / "d.h5") as reader:
         assert any("has 2 episodes, but num_episodes is 1" in line for line in reader.remarks())
-
-
-def test_open_bandit(tmp_path):
-    (tmp_path / "item_context.csv").write_text("item_id,item_feature_0\n0,0.5\n")
-    (tmp_path / "men.csv").write_text(
-        ",timestamp,item_id,position,click,propensity_score,user_feature_0,user-item_affinity_0,user-item_affinity_1\n"
-        "0,2019-11-24,2,1,0,0.25,c,0.0,1.0\n1,2019-11-25,0,3,1,0.5,a,0.5,0.0\n2,2019-11-26,1,2,0,1.0,c,0.0,0.0\n"
-    )
-    with open_reader(tmp_path) as reader:
-        rows = joined(reader.parts())
-        assert rows["obs/user"][::2].tolist() == [[1], [0], [1]]
-        assert rows["obs/affinity"][::2].tolist() == [[0.0, 1.0], [0.5, 0.0], [0.0, 0.0]]
-        assert rows["propensity"].tolist() == [0.25, 1, 0.5, 1, 1, 1]
-        assert rows["reward"].tolist() == [0, 0, 0, 1, 0, 0]
-        assert rows["is_terminal"].tolist() == [False, True] * 3
-        info = reader.info()
-        assert info.action == spaces.Discrete(3)
-        assert info.observation["position"] == spaces.Discrete(3, start=1)
-        assert validate(reader).is_valid
 
 
 COPIES = {"act": "qpos", "diffusion policy": "state"}

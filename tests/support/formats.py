@@ -405,7 +405,6 @@ _TENSOR = {"tensor": {"shape": {"dimensions": ["1"]}, "dtype": "float32"}}
 _STEPS = {"sequence": {"feature": {"featuresDict": {"features": {"observation": _TENSOR, "action": _TENSOR}}}}}
 _RLDS = _text("features.json", json.dumps({"featuresDict": {"features": {"steps": _STEPS}}}))
 _RLDS_SHARD = "lift-train.tfrecord-00000-of-00001"
-_BANDIT = _text("men.csv", "item_id,position,click,propensity_score,user-item_affinity_0\n2,1,0,0.25,0.5\n")
 _EPISODE_ARRAYS = ("action", "reward", "terminal", "reset", "vecobs")
 FORMATS = {
     "minari": Format(_minari),
@@ -419,8 +418,6 @@ FORMATS = {
     "run, spec": Format(a_run, "reverie store"),
     "lerobot": Format(_lerobot),
     "rlds": Format(_all(_RLDS, lambda folder: shard(folder / _RLDS_SHARD, [{"steps/action": [0.0]}]))),
-    "open bandit": Format(_all(_BANDIT, _text("item_context.csv", "item_id\n0\n"))),
-    "open bandit file": Format(_BANDIT),
     "folder of minari": Format(_all(_minari, inside="sub")),
     "folder of stores": Format(_all(_store, inside="sub")),
     "tianshou": Format(lambda folder: tianshou(folder / "tianshou.hdf5", [(20, transitions_of(LIVED), 13, 14)]),

@@ -27,7 +27,6 @@ FORMATS = (
     Entry("OGBench", "reverie.datasets.npz:OGBenchReader", "npz"),
     Entry("NumPy arrays", "reverie.datasets.npz:ArraysReader", "npz"),
     Entry("RL Unplugged", "reverie.datasets.rl_unplugged:RLUnpluggedReader", "TFRecord"),
-    Entry("Open Bandit", "reverie.datasets.open_bandit:OpenBanditReader", "CSV"),
     Entry("tables", "reverie.datasets.table:TableReader", "Arrow, Parquet, CSV, TSV"),
 )
 
