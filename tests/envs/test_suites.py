@@ -65,13 +65,16 @@ def test_atari_frames_are_skipped_once():
     np.testing.assert_array_equal(step.obs["image"][0], obs)
 
 
+REPEAT = "reverie.envs.wrappers:ActionRepeat(3)"
+
+
 @pytest.mark.parametrize(
     ("env_id", "options", "frames"),
     [
         ("ale_py:Pong-v4", {"action_repeat": 4}, 4),
         ("ale_py:Pong-v4", {}, 3),  # the emulator draws 2 to 4
         ("ALE/Pong-v5", {}, 4),
-        ("ALE/Pong-v5", {"kwargs": {"frameskip": 1}, "wrappers": ("action_repeat(3)",), "action_repeat": 2}, 6),
+        ("ALE/Pong-v5", {"kwargs": {"frameskip": 1}, "wrappers": (REPEAT,), "action_repeat": 2}, 6),
         ("ALE/Pong-v5", {"wrappers": ("gymnasium.wrappers:MaxAndSkipObservation(skip=5)",)}, None),
         ("ALE/Pong-v5", {"kwargs": {"frameskip": 4}, "action_repeat": 4}, None),
     ],

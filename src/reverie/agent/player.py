@@ -70,7 +70,7 @@ class Player:
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
-        self.frames_per_second: int = max(1, round(per_second / config.env.frames_per_action))
+        self.frames_per_second: int = max(1, round(per_second / config.env.action_repeat))
         self.codec: ActionCodec = ActionCodec(self.action_space)
         self.obs_spec: ObsSpec = self.observer.spec
         self.action_spec: ActionSpec = self.codec.spec

@@ -91,15 +91,6 @@ def grayscale(image: np.ndarray) -> np.ndarray:
     return (np.rint(gray) if image.dtype == np.uint8 else gray).astype(image.dtype)[..., None]
 
 
-def check_colors(channels: int, subject: str) -> None:
-    """Raise ConfigError unless ``subject``, an image with this many ``channels``, is RGB."""
-    if channels != 3:
-        raise ConfigError(
-            f"{subject} has {channels} channels: expected 3, red, green and blue. Remove this option if channels have "
-            "another meaning, as in MinAtar; if they are several frames, stack after it (env.frame_stack)."
-        )
-
-
 class ImageOptions:
     """Resizes images and converts them to grayscale; ``spec`` describes the result."""
 

@@ -15,7 +15,7 @@ from reverie.core.errors import ConfigError, short_repr
 from reverie.core.specs import MASK_KEY
 from reverie.envs.env_id import expand_env_id
 from reverie.envs.episode_info import parse_log_info
-from reverie.envs.wrapper_list import count_action_repeats, parse_wrapper
+from reverie.envs.wrapper_list import parse_wrapper
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -123,11 +123,6 @@ class EnvConfig(Config):
         parse_log_info(self.log_info)
         for entry in self.wrappers:
             parse_wrapper(entry)
-
-    @property
-    def frames_per_action(self) -> int:
-        """Number of frames per action."""
-        return self.action_repeat * count_action_repeats(self.wrappers)
 
     def single_env_text(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""

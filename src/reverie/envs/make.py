@@ -175,7 +175,7 @@ def _check_resets(env: Env) -> None:
 
 def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
     if config.truncate_at_limit:
-        limit = -(-(own_limit(wrapper_stack(base_env)) or NO_LIMIT) // config.frames_per_action)
+        limit = -(-(own_limit(wrapper_stack(base_env)) or NO_LIMIT) // config.action_repeat)
         env = TruncateAtLimit(env, min(limit, config.max_episode_steps or NO_LIMIT))
     if config.max_episode_steps is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
@@ -260,7 +260,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     if drawing:
         _prepare_drawing()
     kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
-    if is_atari(name) and config.frames_per_action > 1:
+    if is_atari(name) and config.action_repeat > 1:
         kwargs["frameskip"] = 1
     if drawing and name.startswith("dm_control/"):
         kwargs |= dm_control_view(name, config.resize or config.max_image_size if config.pixels != "none" else None)

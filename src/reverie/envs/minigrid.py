@@ -22,8 +22,6 @@ from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
-from reverie.core.errors import EnvError
-from reverie.envs.wrapper_list import Grayscale, Resize
 from reverie.envs.wrappers import Reset, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
@@ -77,11 +75,6 @@ def with_learnable_grid(env: Env, mission: bool) -> Env:
     """Encode grids one-hot, unless a MiniGrid wrapper has recoded them, and the mission as text or not at all."""
     layers = wrapper_stack(env)
     if not any(isinstance(layer, (*RECODING_WRAPPERS, FullView)) for layer in layers):
-        if any(isinstance(layer, Grayscale | Resize) for layer in layers):
-            raise EnvError(
-                "env.wrappers = grayscale, resize: MiniGrid's images contain codes, not colors. Render them first, "
-                "with minigrid.wrappers:RGBImgObsWrapper, or use env.resize."
-            )
         env = OneHotGrid(env, full_grid=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
     has_mission = isinstance(env.observation_space, spaces.Dict) and "mission" in env.observation_space.spaces
     return _Mission(env, mission) if has_mission else env

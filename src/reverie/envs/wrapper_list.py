@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
@@ -16,13 +15,13 @@ from gymnasium.vector import VectorEnv
 from reverie.core.bounds import Above, AtLeast, Finite
 from reverie.core.config import FLOAT32_MAX, ClassCall, check_type, parse_call, split_hint
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
-from reverie.core.images import check_colors, grayscale, resize
+from reverie.core.images import grayscale, resize
 from reverie.core.imports import import_object
 from reverie.core.obs_codec import default_key
 from reverie.core.obs_conversion import ChannelAxis, conversion, looks_like_image
 from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
 from reverie.envs.episode_info import read_info
-from reverie.envs.wrappers import ActionRepeat, NoopReset, TimeAware, checked_reset, checked_step, wrapper_stack
+from reverie.envs.wrappers import TimeAware, checked_reset, checked_step, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
 
@@ -86,56 +85,23 @@ class WithChannelAxis(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 class Images(LeafWrapper):
     """Transforms images, which become ``[H, W, C]``, or ``[C, H, W]`` if ``env.channel_axis`` is ``first``."""
 
-    lead = 0
-    """Number of axes before an image's axes."""
-
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         axes = [layer.channel_axis for layer in wrapper_stack(self.env) if isinstance(layer, WithChannelAxis)]
         axis: ChannelAxis = axes[0] if axes else "auto"
-        part, encode, _ = conversion(_frame(leaf) if self.lead else leaf, axis)
+        part, encode, _ = conversion(leaf, axis)
 
         def change(image: np.ndarray) -> np.ndarray:
             image = self.image(image)
             return np.moveaxis(image, -1, 0) if axis == "first" else image
 
-        shape = change(np.zeros((*leaf.shape[: self.lead], *part.shape), part.dtype)).shape
+        shape = change(np.zeros(part.shape, part.dtype)).shape
         dtype = np.dtype(part.dtype).type
         box = spaces.Box(dtype(part.low), dtype(part.high), shape, dtype)
-        return box, lambda value: change(encode(value, self.lead))
+        return box, lambda value: change(encode(value, 0))
 
     def image(self, image: np.ndarray) -> np.ndarray:
         """Return the transformed ``image`` ``[H, W, C]``."""
         raise NotImplementedError
-
-
-def _frame(stack: Any) -> spaces.Box:
-    """Return the space of one frame of a ``stack`` ``[N, *frame.shape]``."""
-    return spaces.Box(stack.low[0], stack.high[0], stack.shape[1:], stack.dtype)
-
-
-def _is_image_stack(leaf: Space) -> bool:
-    """Return whether ``leaf`` is a stack of images that learners would not read as one."""
-    if not isinstance(leaf, spaces.Box) or len(leaf.shape) < 3 or not looks_like_image(_frame(leaf)):
-        return False
-    return len(leaf.shape) != 4 or not looks_like_image(leaf)
-
-
-class FramesAsChannels(Images):
-    """Joins the channels of the images that ``stack`` stacks, like ``env.frame_stack``.
-
-    Stacks ``[N, H, W, C]`` that learners read as such stay as they are: ``[H, W, N * C]`` can look like channels first.
-    """
-
-    lead = 1
-
-    def __init__(self, env: Env) -> None:
-        super().__init__(env)
-
-    def applies_to(self, leaf: Space) -> bool:
-        return _is_image_stack(leaf)
-
-    def image(self, image: np.ndarray) -> np.ndarray:
-        return np.concatenate(image, axis=-1)
 
 
 class Grayscale(Images):
@@ -145,10 +111,7 @@ class Grayscale(Images):
         super().__init__(env)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        if image.shape[-1] == 1:
-            return image
-        check_colors(image.shape[-1], "the image")
-        return grayscale(image)
+        return grayscale(image) if image.shape[-1] == 3 else image
 
 
 class Resize(Images):
@@ -227,17 +190,6 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
         return reward * self._by
 
 
-class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
-    """Replaces rewards by their tanh, like ``env.clip_reward = tanh`` in training."""
-
-    def __init__(self, env: Env) -> None:
-        RecordConstructorArgs.__init__(self)
-        gymnasium.RewardWrapper.__init__(self, env)
-
-    def reward(self, reward: Any) -> Any:
-        return math.tanh(reward)
-
-
 class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Observes ``size`` numbers of the info as ``info/KEY``, such as what a probe predicts.
 
@@ -280,13 +232,11 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 SHORT: dict[str, type[Any]] = {
-    "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
-    "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
-    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalize": NormalizeFixed, "one_hot": OneHot,
-    "flatten": wrappers.FlattenObservation, "time_aware": TimeAware, "observe_info": ObserveInfo,
-    "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
+    "crop": Crop, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward, "reward_clip": wrappers.ClipReward,
+    "normalize": NormalizeFixed, "one_hot": OneHot, "flatten": wrappers.FlattenObservation, "time_aware": TimeAware,
+    "observe_info": ObserveInfo, "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip
-"""Classes by their names in ``env.wrappers``."""
+"""Classes by their names in ``env.wrappers``: of what no setting of the environment does."""
 
 STATEFUL_WRAPPERS = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
 """Wrappers whose statistics are not saved in checkpoints, and would restart in evaluations."""
@@ -355,8 +305,6 @@ def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis
             raise ConfigError(f"{call.error_prefix}: {problem}{NORMALIZE_ADVICE}")
         try:
             env = kind(env, *call.args, **call.kwargs)
-            if call.name == "stack" and any(_is_image_stack(leaf) for _, leaf in iter_leaves(env.observation_space)):
-                env = FramesAsChannels(env)
         except Exception as error:  # any error: the class can be a user's
             if isinstance(error, ConfigError):
                 raise ConfigError(f"{call.error_prefix}: {error}") from error
@@ -377,10 +325,3 @@ def check_stateless(env: Env | VectorEnv[Any, Any, Any]) -> None:
                 "the environment is inside AtariPreprocessing(terminal_on_life_loss=True), which would end the "
                 "episodes of evaluations too. Leave it out; env.terminal_on_life_loss = True is for training alone."
             )
-
-
-def count_action_repeats(entries: tuple[str, ...]) -> int:
-    """Return how many times the wrappers in ``entries`` repeat each action."""
-    calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
-    bind = inspect.signature(ActionRepeat).bind
-    return math.prod(bind(None, *call.args, **call.kwargs).arguments["times"] for call in calls)
