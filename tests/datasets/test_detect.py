@@ -1,9 +1,5 @@
 """Finding the format; several datasets as one; objects in memory."""
 
-import gzip
-import json
-import subprocess
-import sys
 from collections import deque
 
 import h5py
@@ -23,7 +19,6 @@ from reverie.core.space_json import space_to_json
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
-from reverie.datasets.source import UTF_16
 from reverie.datasets.validate import validate
 from reverie.envs.limits import is_rounded
 
@@ -35,7 +30,7 @@ from reverie.envs.limits import is_rounded
         (
             "a.txt",
             b"1, 2, 3, 4, 5, 6, 7",
-            r"its format is unknown.*formats: folders: Minari, .*, TSV: tables",
+            r"its format is unknown.*formats .*: folders: Minari, .*, TSV: tables",
         ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
@@ -214,39 +209,12 @@ def test_what_is_no_data_is_refused(data):
         open_reader(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("log.jsonl", r"it is JSON lines\. Convert it.*read_json\(\"log\.jsonl\"\), \"log\.parquet\""),
-        ("log.bin", r"it is an SQLite database\. Convert it"),
-        ("log.sqlite", r"it is an SQLite database\. Convert it.*sqlite3\.connect\(\"log\.sqlite\"\)"),
-        ("log.csv.gz", r"it is compressed with gzip\. Expand it.*: zcat log\.csv\.gz > log\.csv"),
-        ("zipped.csv", r"it is compressed with gzip\. Expand it"),
-        ("windows.csv", r"it is text in UTF-16\. Convert it.*iconv"),
-        ("log.json", r"it is JSON\. Convert it.*read_json\(\"log\.json\"\)"),
-        ("log.pkl", r"it is a pickle, which can run any code\. Write its arrays with numpy\.savez"),
-        ("log.npy", r"it is a single array\. Write its arrays"),
-    ],
-)
-def test_files_that_another_library_converts(tmp_path, name, said):
-    zipped = gzip.compress(b"o,a\n")
-    heads = {"log.bin": b"SQLite format 3\0", "log.csv.gz": zipped, "zipped.csv": zipped, "windows.csv": UTF_16}
-    (tmp_path / name).write_bytes(heads.get(name, b'[{"o": 1}]\n'))
+@pytest.mark.parametrize("name", ["log.jsonl", "log.sqlite", "log.csv.gz", "log.pkl"])
+def test_files_that_another_library_converts(tmp_path, name):
+    (tmp_path / name).write_bytes(b'[{"o": 1}]\n')
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=r"these formats .others can be converted.: folders: Minari"):
             open_reader(str(path))
-
-
-def test_the_command_for_json_lines_keeps_ids(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = [{"o": [0.5, t], "a": t % 2, "user": user} for user in ("007", "7") for t in range(3)]
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError) as error:
-        open_reader("log.jsonl")
-    command = str(error.value).partition("python -c '")[2].removesuffix("'.")
-    subprocess.run([sys.executable, "-c", command], check=True)
-    reader = open_reader("log.parquet", ReadOptions(columns={"obs": "o", "action": "a", "episode": "user"}))
-    assert sum(rows["is_first"].sum() for rows in reader.parts()) == 2
 
 
 def test_a_folder_of_feather_files_is_a_table(tmp_path):

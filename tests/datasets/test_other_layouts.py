@@ -20,9 +20,7 @@ from reverie.core import files
 from reverie.core.errors import DataError, RunError
 from reverie.datasets import act, imitation, transitions
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.data_path import data_path
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.in_memory import open_in_memory
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.robomimic import RobomimicReader
 from reverie.datasets.validate import validate
@@ -54,11 +52,11 @@ def test_transitions_of_ogbench():
     done = steps["terminals"].astype(bool)
     kept = {name: steps[name] for name in ("observations", "actions", "rewards", "next_observations")}
     some = {"terminals": np.float32(done | steps["timeouts"]), "masks": np.float32(~done)}
-    with open_in_memory(data_path(kept | some), ReadOptions()) as reader:
+    with open_reader(kept | some) as reader:
         check(reader, expected(LIVED))
         assert reader.remarks() == []
     some["terminals"][np.flatnonzero(done)[0]] = 0
-    with open_in_memory(data_path(kept | some), ReadOptions()) as reader:
+    with open_reader(kept | some) as reader:
         check(reader, expected(LIVED))
 
 
@@ -67,7 +65,7 @@ def test_compact_data_of_ogbench_are_refused():
     steps = columns()
     kept = {name: steps[name] for name in ("observations", "actions", "terminals")}
     with pytest.raises(DataError, match=r"'valids' seems to mark final states\. Load it with compact_dataset=False"):
-        open_in_memory(data_path(kept | {"valids": 1 - steps["terminals"]}), ReadOptions())
+        open_reader(kept | {"valids": 1 - steps["terminals"]})
 
 
 def test_stable_baselines_2(tmp_path):

@@ -12,47 +12,14 @@ from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.registry import find
 from reverie.datasets import concat
-from reverie.datasets.data_path import OBJECT, DataLike, data_path, split_paths
+from reverie.datasets.data_path import OBJECT, DataLike, InMemoryPath, data_path, split_paths
 from reverie.datasets.formats import format_names, formats
-from reverie.datasets.in_memory import open_in_memory
 from reverie.datasets.minari import local_names, minari_path
+from reverie.datasets.npz import ArraysReader
 from reverie.datasets.ogbench import OGBENCH_PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions
-from reverie.datasets.source import GZIP, UTF_16, Source, natural_sort_key, reading, without_text
-
-CONVERT = "Convert it, and pass the copy: "
-JSON_LINES = (
-    "JSON lines",
-    CONVERT + "python -c 'import pyarrow.json, pyarrow.parquet as p; "
-    'p.write_table(pyarrow.json.read_json("{}"), "{}")\'',
-)
-SQLITE = (
-    "an SQLite database",
-    CONVERT + "python -c 'import pandas, sqlite3; "
-    'pandas.read_sql("select * from TABLE order by EPISODE, STEP", sqlite3.connect("{}")).to_parquet("{}")\'',
-)
-AS_ARRAYS = (
-    "Write its arrays with numpy.savez under the names observations, actions, rewards, terminals and timeouts, one "
-    "value for each step, and pass this file"
-)
-CONVERSIONS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys((".jsonl", ".ndjson"), JSON_LINES),
-    **dict.fromkeys((".sqlite", ".sqlite3", ".db"), SQLITE),
-    ".json": ("JSON", CONVERT + 'python -c \'import pandas; pandas.read_json("{}").to_parquet("{}")\''),
-    ".xlsx": ("an Excel file", CONVERT + 'python -c \'import pandas; pandas.read_excel("{}").to_parquet("{}")\''),
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), ("a pickle, which can run any code", AS_ARRAYS)),
-    **dict.fromkeys((".pt", ".pth"), ("a file of PyTorch, which can run any code", AS_ARRAYS)),
-    ".npy": ("a single array", AS_ARRAYS),
-    ".mat": ("a file of MATLAB", AS_ARRAYS),
-    ".zip": ("a zip archive", "Extract it, and pass the folder: unzip {}"),
-}
-"""What files are that are not read, and how to convert one, by suffix."""
-HEADS: dict[bytes, tuple[str, str]] = {
-    b"SQLi": SQLITE,
-    GZIP: ("compressed with gzip", "Expand it, and pass the copy: zcat {0} > {plain}"),
-    UTF_16: ("text in UTF-16", CONVERT + "iconv -f UTF-16 -t UTF-8 {0} > utf8-{0}"),
-}
-"""The same by the first bytes of a file."""
+from reverie.datasets.source import Source, natural_sort_key, reading, without_text
+from reverie.datasets.table import TableReader
 
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
@@ -70,7 +37,7 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
 
 def _open_path(path: str, options: ReadOptions) -> Reader:
     if path.startswith(OBJECT):
-        return open_in_memory(path, options)
+        return _open_in_memory(path, options)
     with reading(path):
         if "://" in path and not options.reader:
             return _find("runs and stores")(path, options)
@@ -82,6 +49,18 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
         with reading(location):
             readers = _open_sources(location, sources, options)
     return _join(location, readers, options)
+
+
+def _open_in_memory(path: str, options: ReadOptions) -> Reader:
+    """Return the reader of the object that ``path`` carries; DataError if the object is missing."""
+    if not isinstance(path, InMemoryPath):
+        raise DataError(
+            f"the data were passed in memory ({path.removeprefix(OBJECT)}) and are not stored in a file. Pass them "
+            "again in Python, data=..., or write them to a file and pass its path."
+        )
+    if isinstance(path.content, dict):
+        return ArraysReader(Path(path), options, path.content)
+    return TableReader(Path(path), options, table=path.content)
 
 
 def _join(path: Path, readers: Sequence[Reader], options: ReadOptions) -> Reader:
@@ -174,8 +153,6 @@ def _parts(folder: Source) -> list[Source]:
         datasets = ", ".join((folder.path / name).as_posix() for name in local_names(folder.path)[:6])
         hint = f" There are datasets at {datasets}." if datasets else ""
         names = ", ".join(path.name for path in folder.children[:10]) or "nothing"
-        if advice := _conversion_advice(folder.children):
-            raise DataError(f"{folder.path} contains no dataset, only {names}{advice}")
         raise DataError(f"{folder.path} contains no dataset, only {names}.{hint} {_expected()}")
     return [Source(path) for path in paths]
 
@@ -194,8 +171,6 @@ def _only_format(path: Path, sources: Sequence[Source]) -> type[Reader]:
 
 
 def _unknown_format(source: Source) -> DataError:
-    if advice := _conversion_advice([source.path]):
-        return DataError(f"{source.path} cannot be read{advice}")
     if source.names:
         kinds = [kind for kind in map(_find, formats()) if source.path.suffix.lower() in kind.suffixes]
         named = [f"{', '.join(kind.required_names)} ({kind.format})" for kind in kinds if kind.required_names]
@@ -205,18 +180,5 @@ def _unknown_format(source: Source) -> DataError:
     return DataError(f"{source.path} ({size:,} bytes) cannot be read: its format is unknown. {_expected()}")
 
 
-def _conversion_advice(paths: Sequence[Path]) -> str:
-    """Return how to convert the first of ``paths`` in a known format that is not read; "" if none is."""
-    for path in filter(Path.is_file, paths):
-        head = Source(path).head
-        by_head = next((entry for beginning, entry in HEADS.items() if head.startswith(beginning)), None)
-        is_metadata = path.suffix.lower() == ".json" and not head.startswith(b"[")  # a table is a list of records
-        if entry := by_head or (None if is_metadata else CONVERSIONS.get(path.suffix.lower())):
-            kind, advice = entry
-            plain = path.stem if path.suffix == ".gz" else f"plain-{path.name}"
-            return f": it is {kind}. {advice.format(path.name, path.with_suffix('.parquet').name, plain=plain)}."
-    return ""
-
-
 def _expected() -> str:
-    return f"Expected a file, folder or glob in one of these formats: {format_names()}."
+    return f"Expected a file, folder or glob in one of these formats (others can be converted): {format_names()}."

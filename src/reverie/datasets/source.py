@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
-GZIP, UTF_16 = b"\x1f\x8b", b"\xff\xfe"
-"""First bytes of files that are compressed with gzip, and of Windows' text in UTF-16."""
+GZIP = b"\x1f\x8b"
+"""First bytes of files that are compressed with gzip."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 """Suffixes of tables that are text, and what separates their columns."""
 

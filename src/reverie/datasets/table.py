@@ -42,9 +42,7 @@ from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, Tran
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
 from reverie.datasets.source import (
-    GZIP,
     TEXT_SUFFIXES,
-    UTF_16,
     Source,
     import_pyarrow,
     missing_files,
@@ -116,8 +114,7 @@ class TableReader(TransitionsReader):
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        is_text = source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder
-        return source.head in MAGIC or (is_text and not source.head.startswith((GZIP, UTF_16)))
+        return source.head in MAGIC or (source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder)
 
     @classmethod
     def files_in(cls, folder: Source) -> list[Path]:
