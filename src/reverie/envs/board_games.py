@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import MASK_KEY, PLAYER_KEY
-from reverie.envs.turn_based import play_opening
-from reverie.envs.wrappers import Reset, Stepped
+from reverie.envs.turn_based import TwoPlayerGame
 
 Position = tuple[int, ...]
 COLORS = np.array([(242, 240, 235), (31, 98, 180), (224, 123, 26)], np.uint8)
@@ -245,13 +243,10 @@ class NimRules(Rules):
 # ---------------------------------------------------------------------- the environment
 
 
-class BoardGame(gymnasium.Env[dict[str, Any], Any]):
-    """A game as a stream of rows, see ``envs/turn_based.py``."""
-
-    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 2}  # noqa: RUF012 - as in Gymnasium
+class BoardGame(TwoPlayerGame):
+    """A game with known rules."""
 
     def __init__(self, rules: Rules, opening_moves: int = 0, render_mode: str | None = None) -> None:
-        """``opening_moves``: each game begins after up to this many random moves, which are in no row."""
         self.rules = rules
         self.opening_moves = opening_moves
         self.render_mode = render_mode
@@ -263,44 +258,32 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
         self.action_space: spaces.Discrete = spaces.Discrete(rules.num_actions)
         self.start()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        super().reset(seed=seed)
-        self.start()
-        play_opening(self, self.opening_moves)
-        return self._observe(), {}
-
     def start(self) -> None:
-        """Start a game."""
         self.position: Position = self.rules.start()
         self.player: int = 0
         self._over: bool = False
 
     def is_over(self) -> bool:
-        """Return whether the game is over."""
         return self._over
 
+    def find_mover(self) -> int:
+        return self.player
+
     def find_legal(self) -> np.ndarray:
-        """Return the mask of legal actions ``[A]``."""
-        legal: np.ndarray = self._observe()[MASK_KEY]
+        legal: np.ndarray = self._observe(self.player)[MASK_KEY]
         return legal
 
     def play(self, action: int) -> float:
-        """Take ``action``; return the mover's reward."""
         if self._over or action not in self.rules.find_legal(self.position):
             raise EnvError(f"action {action} is illegal: expected one of {self.rules.find_legal(self.position)}.")
         self.position, reward, self._over = self.rules.play(self.position, action)
         self.player = 1 - self.player
         return reward
 
-    def step(self, action: Any) -> Stepped:
-        reward = self.play(int(action))
-        return self._observe(), reward, self._over, False, {}
-
-    def _observe(self) -> dict[str, Any]:
-        return _observe_position(self.rules, self.position, self.player, self._over)
+    def _observe(self, player: int) -> dict[str, Any]:
+        return _observe_position(self.rules, self.position, player, self._over)
 
     def format(self) -> str:
-        """Return the board as text."""
         return self.rules.format(self.position, self.player)
 
     def get_action_meanings(self) -> list[str]:
@@ -313,10 +296,8 @@ class BoardGame(gymnasium.Env[dict[str, Any], Any]):
         mover = int(obs[PLAYER_KEY]) if len(planes) > 1 else 0  # the heaps of Nim are nobody's
         return np.select([planes[0], planes[-1]], [1 + mover, 2 - mover], 0)
 
-    def render(self) -> Any:
-        if self.render_mode == "rgb_array":
-            return _draw_cells(self.find_cells(self._observe()))
-        return self.format() if self.render_mode == "ansi" else None
+    def _render_image(self) -> np.ndarray:
+        return _draw_cells(self.find_cells(self._observe(self.player)))
 
 
 def _observe_position(rules: Rules, position: Position, player: int, is_over: bool = False) -> dict[str, Any]:

@@ -40,27 +40,12 @@ def _warn_hidden_information(name: str) -> None:
         )
 
 
-def play_opening(env: Any, moves: int) -> None:
-    """Play 0 to ``moves`` random legal moves of a game with ``start``, ``is_over``, ``find_legal`` and ``play``.
-
-    An opening that ends the game is dropped.
-
-    Raises:
-        EnvError: ``moves`` is no whole number from 0 on.
-    """
-    if not isinstance(moves, int) or moves < 0:
-        raise EnvError(f"opening_moves = {moves!r}: expected a whole number, at least 0.")
-    for _ in range(int(env.np_random.integers(moves + 1)) if moves else 0):
-        env.play(int(env.np_random.choice(np.flatnonzero(env.find_legal()))))
-        if env.is_over():
-            env.start()
-            return
-
-
 class TwoPlayerGame(Adapter):
     """The base of games of two players who move in turn; subclasses implement what raises here."""
 
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 2}  # noqa: RUF012 - as in Gymnasium
     opening_moves: int
+    """Each game begins after up to this many random moves, which are in no row."""
 
     def start(self) -> None:
         """Start a game."""
@@ -82,14 +67,28 @@ class TwoPlayerGame(Adapter):
         """Take ``action``; return the mover's reward."""
         raise NotImplementedError
 
+    def format(self) -> str:
+        """Return the board as text."""
+        raise NotImplementedError
+
     def _observe(self, player: int) -> dict[str, Any]:
         """Return the observation of ``player``."""
         raise NotImplementedError
 
     def _begin(self, seed: int | None) -> Reset:
         self.start()
-        play_opening(self, self.opening_moves)
+        self._play_opening(self.opening_moves)
         return self._observe(self.find_mover()), {}
+
+    def _play_opening(self, moves: int) -> None:
+        """Play 0 to ``moves`` random legal moves; an opening that ends the game is dropped."""
+        if not isinstance(moves, int) or moves < 0:
+            raise EnvError(f"opening_moves = {moves!r}: expected a whole number, at least 0.")
+        for _ in range(int(self.np_random.integers(moves + 1)) if moves else 0):
+            self.play(int(self.np_random.choice(np.flatnonzero(self.find_legal()))))
+            if self.is_over():
+                self.start()
+                return
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``. The reward is the mover's, the observation the other player's."""
@@ -99,12 +98,14 @@ class TwoPlayerGame(Adapter):
             raise EnvError(f"player {mover} moves twice in a row: expected turns that alternate.")
         return self._observe(1 - mover), reward, self.is_over(), False, {}
 
+    def render(self) -> Any:
+        return self.format() if self.render_mode == "ansi" else super().render()
+
 
 class TurnBasedGame(TwoPlayerGame):
     """A PettingZoo game of two players who move in turn, such as ``classic.tictactoe_v3``."""
 
     def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
-        """``opening_moves``: each game begins after up to this many random moves, which are in no row."""
         module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
         _warn_hidden_information(name)
         self.render_mode: str | None = render_mode
@@ -186,10 +187,8 @@ class TurnBasedGame(TwoPlayerGame):
 class OpenSpielGame(TwoPlayerGame):
     """A game of OpenSpiel without chance and hidden information, such as ``breakthrough``; observed as a vector."""
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 2}  # noqa: RUF012 - as in Gymnasium
-
     def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
-        """``kwargs``: the game's parameters, such as ``rows``; ``opening_moves``: see :class:`TurnBasedGame`."""
+        """``kwargs``: the game's parameters, such as ``rows``."""
         import pyspiel
 
         title = f"environment 'open_spiel/{name}'"
@@ -249,15 +248,11 @@ class OpenSpielGame(TwoPlayerGame):
         return {"observation": board, MASK_KEY: self.find_legal().astype(np.int8), PLAYER_KEY: player}
 
     def format(self) -> str:
-        """Return the board as text."""
         return str(self._state)
 
     def format_action(self, action: int) -> str:
         """Return what a legal action means."""
         return str(self._state.action_to_string(action))
-
-    def render(self) -> Any:
-        return self.format() if self.render_mode == "ansi" else super().render()
 
     def _render_image(self) -> np.ndarray:
         """Draw the text, whose first board determines the size."""
