@@ -26,7 +26,7 @@ from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
-from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader
+from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, chain
 
 OBSERVATIONS, ACTION, IMAGES = "observations", "action", "images/"
 REWARDS = ("reward", "rewards")
@@ -84,11 +84,8 @@ class ActReader(TransitionsReader):
 
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all files as one column; compressed images are decoded."""
-        is_image = (
-            name.startswith(f"{OBSERVATIONS}/{IMAGES}") and len(self._file(self.paths[0]).dataset(name).shape) == 2
-        )
-
-        expected_shape = self._file(self.paths[0]).dataset(name).shape[1:]
+        first_shape = self._file(self.paths[0]).dataset(name).shape
+        is_image = name.startswith(f"{OBSERVATIONS}/{IMAGES}") and len(first_shape) == 2
 
         def read_file(number: int, start: int, stop: int) -> np.ndarray:
             path = self.paths[number]
@@ -96,20 +93,13 @@ class ActReader(TransitionsReader):
             if column.shape[0] != self.lengths[number]:
                 expected = f"expected {self.lengths[number]:,}, the number of actions"
                 raise DataError(f"{path}: {name} has {column.shape[0]:,} rows: {expected}.")
-            if number and not is_image and column.shape[1:] != expected_shape:
-                shapes = f"shape {list(column.shape[1:])}, but {list(expected_shape)} in {self.paths[0]}"
+            if number and not is_image and column.shape[1:] != first_shape[1:]:
+                shapes = f"shape {list(column.shape[1:])}, but {list(first_shape[1:])} in {self.paths[0]}"
                 raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
             values = column.read(start, stop)
             return decode_images([bytes(row) for row in values], f"{path}: {name}", start) if is_image else values
 
-        def read(start: int, stop: int) -> np.ndarray:
-            begin, end = (int(np.searchsorted(self.edges, index, "right")) - 1 for index in (start, stop - 1))
-            edges = [(k, max(start, self.edges[k]), min(stop, self.edges[k + 1])) for k in range(begin, end + 1)]
-            parts = [read_file(k, int(a - self.edges[k]), int(b - self.edges[k])) for k, a, b in edges if b > a]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-        sample = read(0, 1)
-        return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, read)
+        return chain(self.lengths, read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1), read_file)
 
     def _times(self, name: str) -> np.ndarray:
         """Return an array of all files with one number for each step, ``[n]``; empty if there is none."""

@@ -22,7 +22,7 @@ import os
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from reverie.datasets.act import REWARDS, UNMARKED
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, reading
 from reverie.datasets.time_order import note_disorder
-from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, TransitionsReader
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, TransitionsReader, chain_cached
 
 ENDS, DATA = "meta/episode_ends", "data"
 METADATA = (".zarray", "zarr.json")
@@ -100,19 +100,13 @@ class DiffusionPolicyReader(TransitionsReader):
 
     def _column(self, name: str) -> LazyColumn:
         array = self.arrays[name]
-        size = max(1, array.chunks[0])
+        edges = [*range(0, self.total, max(1, array.chunks[0])), self.total]
 
-        @lru_cache(1)
         def chunk(number: int) -> np.ndarray:
             with reading(f"{self.path}: {DATA}/{name}"):
-                return np.asarray(array[number * size : (number + 1) * size])
+                return np.asarray(array[edges[number] : edges[number + 1]])
 
-        def read(start: int, stop: int) -> np.ndarray:
-            numbers = range(start // size, (stop - 1) // size + 1)
-            parts = [chunk(k)[max(0, start - k * size) : stop - k * size] for k in numbers]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-        return LazyColumn((self.total, *array.shape[1:]), array.dtype, read)
+        return chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
 
     @cached_property
     def transitions(self) -> Transitions:

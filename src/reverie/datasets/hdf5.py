@@ -30,7 +30,7 @@ from reverie.datasets.transitions import (
     LazyColumn,
     Transitions,
     TransitionsReader,
-    chain,
+    chain_cached,
     time_limit_truncations,
 )
 
@@ -170,7 +170,7 @@ class EpisodeArraysReader(TransitionsReader):
                 return np.asarray(self.array(ordered[index])[()])
 
         ordered = list(names)
-        return chain(list(names.values()), first[:0], read)
+        return chain_cached(list(names.values()), first[:0], read)
 
     def last_steps(self) -> np.ndarray:
         """Return which steps are the last of their episode, bool ``[n]``."""

@@ -48,7 +48,7 @@ from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import FPS, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
-from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, chain
 from reverie.datasets.video_frames import DEPTH_CODES, VideoFrames
 
 INFO = "meta/info.json"
@@ -357,18 +357,15 @@ class LeRobotReader(TableReader):
         starts = np.union1d(firsts, self.gaps + 1)  # of steps whose frames follow each other
         has_frames = "frame_index" in self.schema.names
 
-        def read(start: int, stop: int) -> np.ndarray:
-            parts = []
-            begin, end = int(np.searchsorted(starts, start, "right")) - 1, int(np.searchsorted(starts, stop))
-            for first, last in itertools.pairwise([*starts[begin:end].tolist(), self.total]):
-                at = max(start, first)
-                number, episode_start, _ = self.episodes[int(np.searchsorted(firsts, at, "right")) - 1]
-                file, offset = self.metadata.locate(key, number)
-                frame = int(self.frames[at]) if has_frames else at - episode_start
-                parts.append(frames.read(file, offset + frame, min(stop, last) - at))
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        def read_run(run: int, start: int, stop: int) -> np.ndarray:
+            first = int(starts[run]) + start
+            number, episode_start, _ = self.episodes[int(np.searchsorted(firsts, first, "right")) - 1]
+            file, offset = self.metadata.locate(key, number)
+            frame = int(self.frames[first]) if has_frames else first - episode_start
+            return frames.read(file, offset + frame, stop - start)
 
-        return LazyColumn((self.total, *shape), np.dtype(np.uint8 if depths is None else np.float32), read)
+        sample = np.empty((0, *shape), np.uint8 if depths is None else np.float32)
+        return chain(np.diff(starts, append=self.total).tolist(), sample, read_run)
 
     def close(self) -> None:
         for frames in self.cameras:

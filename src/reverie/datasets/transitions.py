@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -82,21 +83,27 @@ def without_axis(column: LazyColumn) -> LazyColumn:
     return LazyColumn(column.shape[:1], column.dtype, lambda start, stop: column.read(start, stop)[:, 0])
 
 
-def chain(lengths: Sequence[int], first: np.ndarray, read_piece: Callable[[int], np.ndarray]) -> LazyColumn:
-    """Return a column that is stored in pieces, such as one for each episode. The latest piece read stays in memory.
+def chain(lengths: Sequence[int], sample: np.ndarray, read_piece: Callable[[int, int, int], np.ndarray]) -> LazyColumn:
+    """Return a column that is stored in pieces, such as one for each episode.
 
-    ``lengths``: number of transitions in each piece. ``first``: some of the values, for shape and dtype.
-    ``read_piece(k)`` returns piece number k.
+    ``lengths``: number of transitions in each piece. ``sample``: some of the values, for shape and dtype.
+    ``read_piece(k, start, stop)`` returns transitions of piece number k.
     """
-    edges = np.append(0, np.cumsum(lengths))
-    piece = lru_cache(1)(read_piece)
+    edges = [0, *np.cumsum(lengths).tolist()]
 
     def read(start: int, stop: int) -> np.ndarray:
-        begin, end = (int(np.searchsorted(edges, index, "right")) - 1 for index in (start, stop - 1))
-        parts = [piece(k)[max(0, start - edges[k]) : stop - edges[k]] for k in range(begin, end + 1)]
+        pieces = range(bisect_right(edges, start) - 1, bisect_left(edges, stop))
+        spans = [(k, max(0, start - edges[k]), min(stop, edges[k + 1]) - edges[k]) for k in pieces if lengths[k]]
+        parts = [read_piece(*span) for span in spans]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    return LazyColumn((int(edges[-1]), *first.shape[1:]), first.dtype, read)
+    return LazyColumn((edges[-1], *sample.shape[1:]), sample.dtype, read)
+
+
+def chain_cached(lengths: Sequence[int], sample: np.ndarray, read_piece: Callable[[int], np.ndarray]) -> LazyColumn:
+    """Return ``chain`` of pieces that are read as a whole; the latest one stays in memory."""
+    piece = lru_cache(1)(read_piece)
+    return chain(lengths, sample, lambda k, start, stop: piece(k)[start:stop])
 
 
 @dataclass(frozen=True, kw_only=True)
