@@ -128,7 +128,7 @@ def record(env: str, args: argparse.Namespace) -> None:
             continue
         with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
             for level in parts:
-                share = ("--steps", recording.steps // len(parts), "--unit", "episode", "--seed", args.seed)
+                share = ("--steps", recording.steps // len(parts), "--seed", args.seed)
                 reverie("data", "subsample", path[level], Path(scratch) / level, *share)
             reverie("data", "convert", f"{scratch}/*", path[mixture])
 

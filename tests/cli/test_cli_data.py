@@ -161,8 +161,8 @@ def test_subsample(dataset, tmp_path, capsys):
     with pytest.raises(SystemExit):
         data_command(["subsample", str(dataset), b])
     assert "pass exactly one of them" in capsys.readouterr().err
-    assert data_command(["subsample", str(dataset), b, "--steps", "7", "--unit", "step"]) == 0
-    assert "with 7 steps" in capsys.readouterr().out
+    assert data_command(["subsample", str(dataset), b, "--steps", "7"]) == 0
+    assert "1 episode with 20 steps" in capsys.readouterr().out
     best = ["--top-fraction", "0.2", "--remainder", str(tmp_path / "rest"), "--format", "d4rl"]
     (tmp_path / "rest").mkdir()
     with pytest.raises(RunError, match="rest exists"):

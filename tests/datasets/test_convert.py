@@ -109,8 +109,6 @@ def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats)
 
 
 def test_seeds_go_along(tmp_path):
-    """Of whole episodes, and of pieces that begin where their episode does."""
-
     def seeds_of(path):
         reader = open_reader(str(path))
         return [reader.seed(i) for i in range(reader.count)]
@@ -119,12 +117,6 @@ def test_seeds_go_along(tmp_path):
     copied(source, tmp_path / "all")
     copied(source, tmp_path / "some", choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4)))
     assert [seeds_of(tmp_path / name) for name in ("all", "some")] == [[71, 72, 73, 74, 75], [72, 75]]
-    copied(
-        source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, unit="step", seed=1))[0]
-    )
-    rows = joined(open_reader(str(tmp_path / "steps")).parts())
-    begins = rows["obs"][rows["is_first"]]
-    assert seeds_of(tmp_path / "steps") == [70 + int(n) if t == 0 else None for n, t in begins]
 
 
 def test_ends_that_are_both_go_along(tmp_path):
@@ -133,11 +125,9 @@ def test_ends_that_are_both_go_along(tmp_path):
     buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
     source = write_minari(tmp_path / "d", buffers)
     copied(source, tmp_path / "all")
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, unit="step"))[0])
-    for name in ("all", "steps"):
-        copy = list(minari.MinariDataset(tmp_path / name / "data"))
-        for one, lived, end in zip(copy, LIVED, ended, strict=True):
-            assert (one.terminations.tolist(), one.truncations.tolist()) == (lived.terminals.tolist(), end.tolist())
+    copy = list(minari.MinariDataset(tmp_path / "all" / "data"))
+    for one, lived, end in zip(copy, LIVED, ended, strict=True):
+        assert (one.terminations.tolist(), one.truncations.tolist()) == (lived.terminals.tolist(), end.tolist())
     check(open_reader(str(tmp_path / "all")), expected(LIVED))
 
 
@@ -181,25 +171,6 @@ def test_whole_episodes(d4rl):
         assert steps == [LIVED[number - 1].steps for number in numbers]
 
 
-def test_single_steps(d4rl):
-    """Each step that is kept leads to what it led to, with its reward; what follows each other stays together."""
-    steps = []
-    for rows in kept(d4rl, fraction=0.5, unit="step", seed=2):
-        (number, start), count = rows["obs"][0].astype(int), len(rows["reward"]) - 1
-        episode, taken = LIVED[number - 1], range(start, start + count)
-        steps += [(number, t) for t in taken]
-        assert_same(rows, {
-            "obs": [episode.obs(t) for t in range(start, start + count + 1)],
-            "action": np.float32([*([episode.action(t)] for t in taken), [0]]),
-            "reward": [0, *(episode.reward(t) for t in taken)],
-            "is_first": [True] + [False] * count,
-            "is_last": [False] * count + [True],
-            "is_terminal": [False] * count + [episode.end == "terminal" and start + count == episode.steps],
-        })  # fmt: skip
-    assert len(steps) == len(set(steps)) == 7
-    assert steps == sorted(steps)
-
-
 @pytest.mark.parametrize(
     ("share", "numbers"),
     [({"top_fraction": 0.4}, [3, 5]), ({"min_return": 162.5}, [3, 5]), ({"top_fraction": 0.01}, [5])],
@@ -211,19 +182,10 @@ def test_the_best_episodes_and_the_rest(d4rl, share, numbers):
         assert [int(rows["obs"][0, 0]) for rows in choose(iter_episodes(reader.parts()))] == sorted(wanted)
 
 
-def test_all_steps_are_drawn_or_rest(d4rl):
-    reader = open_reader(d4rl)
-    both = [list(choose(iter_episodes(reader.parts()))) for choose in subsample(reader, Subset(steps=5, unit="step"))]
-    assert [sum(len(rows["reward"]) - 1 for rows in some) for some in both] == [5, 9]
-    earned = [reward for some in both for rows in some for reward in rows["reward"][1:].tolist()]
-    assert sorted(earned) == sorted(reward for episode in LIVED for reward in episode.rewards.tolist())
-
-
 @pytest.mark.parametrize(
     ("share", "said"),
     [
         ({"top_fraction": 0.1, "steps": 3}, "steps = 3, top_fraction = 0.1, min_return = None: pass exactly one"),
-        ({"top_fraction": 0.1, "unit": "step"}, "only episodes have returns"),
         ({"min_return": 1000}, "min_return = 1000: the highest return is 208"),
     ],
 )

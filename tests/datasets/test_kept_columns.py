@@ -113,14 +113,13 @@ def test_each_format_keeps_what_it_can_and_names_the_rest(tmp_path, to):
         assert any(reason in line for line in said), reason
 
 
-@pytest.mark.parametrize("unit", ["episode", "step"])
 @pytest.mark.parametrize("to", FORMATS)
-def test_a_part_keeps_its_propensities(tmp_path, to, unit):
+def test_a_part_keeps_its_propensities(tmp_path, to):
     """Such as the held-out half, from which ``wis`` and ``dr`` estimate."""
     if to == "minari":
         pytest.importorskip("minari")
     source = Recording()
-    part, _ = subsample(source, Subset(steps=6, unit=unit))
+    part, _ = subsample(source, Subset(steps=6))
     target = tmp_path / ("part.hdf5" if to in ("d4rl", "robomimic", "tianshou") else "part")
     write_dataset(source, str(target), to, part)
     known = {(*rows["obs"][t], rows[PROPENSITY][t]) for rows in episodes_of(source) for t in range(STEPS)}

@@ -66,7 +66,7 @@ ONE_FLAG = "an episode is terminated and truncated at the same step: the copy sa
 TEXTS = frozenset({("lerobot", title) for title in (ROBOT, FPS, "tasks")})
 """Formats and the texts of ``DatasetInfo`` that they store."""
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
-"""A function from episodes to the episodes, or pieces of episodes, to write."""
+"""A function from episodes to the episodes to write."""
 
 
 def write_dataset(reader: Reader, target: str, to: str = "auto", choose: EpisodeFilter = iter) -> output.WriteReport:
@@ -260,9 +260,8 @@ def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
 def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFilter]:
     """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
-    With unit "episode", whole episodes are drawn until there are enough steps, so the part can be slightly larger; the
-    order is kept. With unit "step", exactly this many steps are drawn, and adjacent steps stay together; the same holds
-    for the rest. The same seed draws the same part.
+    Whole episodes are drawn until there are enough steps, so the part can be slightly larger; the order is kept. The
+    same seed draws the same part.
     """
     if subset.top_fraction is not None or subset.min_return is not None:
         check_rewards(reader.info(), reader.path, "a choice by returns")
@@ -276,18 +275,9 @@ def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFil
     num_steps = subset.steps or max(1, round((subset.fraction or 0) * total))
     if num_steps > total:
         raise ConfigError(f"steps = {num_steps}: the dataset has only {count_noun(total, 'step')}.")
-    rng = np.random.default_rng(subset.seed)
-    if subset.unit == "episode":
-        order = rng.permutation(len(lengths))
-        before = np.cumsum(lengths[order]) - lengths[order]
-        return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
-    drawn = np.isin(np.arange(total), rng.permutation(total)[:num_steps])
-
-    def steps(drawn: np.ndarray) -> EpisodeFilter:
-        masks = np.split(drawn, np.cumsum(lengths)[:-1])
-        return lambda episodes: (p for pair in zip(episodes, masks, strict=True) for p in _split_episode(*pair))
-
-    return steps(drawn), steps(~drawn)
+    order = np.random.default_rng(subset.seed).permutation(len(lengths))
+    before = np.cumsum(lengths[order]) - lengths[order]
+    return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
 
 
 def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
@@ -311,20 +301,6 @@ def _parts_of(picked: np.ndarray) -> tuple[EpisodeFilter, EpisodeFilter]:
         return lambda episodes: (rows for rows, keep in zip(episodes, mask, strict=True) if keep)
 
     return of(picked), of(~picked)
-
-
-def _split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
-    """Yield each unbroken run of the steps in ``mask``, bool ``[n - 1]``, and the row after it, as an episode."""
-    for start, stop in np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2).tolist():
-        piece = {name: values[start : stop + 1].copy() for name, values in episode.items()}
-        piece["is_first"][0], piece["reward"][0] = True, 0.0
-        piece["is_last"][-1] = True
-        for name, values in piece.items():
-            if name.partition("/")[0] == "action":
-                values[-1] = 0
-            elif name in (PROPENSITY, IS_INTERVENTION):
-                values[-1] = name == PROPENSITY
-        yield piece
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
@@ -56,7 +56,7 @@ class ReadOptions(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Subset(Config):
-    """A random part of a dataset, with its size and unit; or the episodes with the highest returns."""
+    """A random part of the episodes of a dataset, with its size; or the episodes with the highest returns."""
 
     fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the steps, above 0 and up to 1."""
@@ -66,8 +66,6 @@ class Subset(Config):
     """Fraction of the episodes, with the highest returns, instead of a random part."""
     min_return: float | None = None
     """Minimum return of the episodes, instead of a random part."""
-    unit: Literal["episode", "step"] = "episode"
-    """Unit of random parts."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of the random part."""
 
@@ -77,8 +75,6 @@ class Subset(Config):
         if sum(value is not None for value in sizes.values()) != 1:
             sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
             raise ConfigError(f"{sizes_text}: pass exactly one of them.")
-        if self.unit == "step" and self.fraction is None and self.steps is None:
-            raise ConfigError("unit = 'step': only episodes have returns. Remove this option.")
 
 
 @dataclass(frozen=True, kw_only=True)
