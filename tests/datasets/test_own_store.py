@@ -45,7 +45,10 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     assert set(reader.remarks()) == {FIRST_ROW_MISSING, reader_file.OPEN_EPISODE, reader_file.NO_METADATA}
 
 
-@pytest.mark.parametrize(("name", "one", "other"), [("action_repeat", 1, 4), ("kwargs", {"weight": 0.5}, {})])
+@pytest.mark.parametrize(("name", "one", "other"), [
+    ("action_repeat", 1, 4), ("kwargs", {"weight": 0.5}, {}), ("truncate_at_limit", False, True),
+    ("fire_on_reset", False, True),
+])  # fmt: skip
 def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name, one, other):
     for run, value in {"a": one, "b": one, "c": other}.items():
         stored(tmp_path / run / "replay", [named(LIVED)])

@@ -30,9 +30,9 @@ from reverie.core.types import Batch, Window
 from reverie.datasets import writers
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.dataset import open_recorded
-from reverie.datasets.dataset_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
+from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import DatasetInfo
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 from reverie.envs.make import spec_to_json
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
@@ -463,6 +463,10 @@ def about(**told: Any) -> DatasetInfo:
     ({"action_repeat": 2}, {}, "action_repeat"),
     ({"action_repeat": 4, "pool_frames": 2}, {"action_repeat": 4}, "pool_frames"),
     ({"clip_reward": "sign"}, {}, "clip_reward"),
+    ({"truncate_at_limit": True}, {}, "truncate_at_limit"),
+    ({"truncate_at_limit": False}, {"truncate_at_limit": True}, "truncate_at_limit"),
+    ({"fire_on_reset": False}, {"fire_on_reset": True}, "fire_on_reset"),
+    ({"terminal_on_life_loss": False}, {"terminal_on_life_loss": True}, "terminal_on_life_loss"),
     ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
     ({"noop_max": 30, "max_episode_steps": 9, "num": 4}, {}, ""),
     ({}, {}, ""),
@@ -472,7 +476,7 @@ def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str,
     if not name:
         check_same_meaning(data, env)
         return
-    assert name in MEANING_SETTINGS
+    assert name in marked(Mark.MEANING)
     said = rf"env\.{name} = {getattr(env, name)}: the rows were recorded with env\.{name} = {was[name]}, .*Set env\."
     with pytest.raises(ConfigError, match=said):
         check_same_meaning(data, env)

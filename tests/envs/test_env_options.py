@@ -1,5 +1,6 @@
 """The options of one environment: what it sees, what its actions and rewards mean, and how bad ids are answered."""
 
+import dataclasses
 import functools
 import math
 
@@ -15,7 +16,7 @@ import env_zoo
 from env_steps import play
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 from reverie.envs.dummy import Count
 from reverie.envs.flat_env import make_flat
 from reverie.envs.slot_vector_env import make_vector_env
@@ -35,6 +36,13 @@ def test_action_repeat_sums_rewards_and_stops_at_the_end():
     assert [s.obs["observation"].item() for s in got] == [0, 2, 4, 5]
     assert [s.reward.item() for s in got] == [0, 2, 2, 1]
     assert [s.is_last.item() for s in got] == [False, False, False, True]
+
+
+def test_each_setting_says_what_holds_for_it():
+    unmarked = {f.name for f in dataclasses.fields(EnvConfig)} - {*marked(*Mark)}
+    observed = {"max_image_size", "channel_axis", "include_keys", "exclude_keys"}  # whose shapes or keys are compared
+    assert unmarked == {"id", "filtered_action", "task_option", *observed}
+    assert {*marked(Mark.ATARI)} < {*marked(Mark.SINGLE)}
 
 
 def frames(count):

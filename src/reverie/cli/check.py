@@ -17,7 +17,7 @@ from reverie.core.errors import short_repr
 from reverie.core.logger import wrap_words
 from reverie.core.terminal import show
 from reverie.core.version import version
-from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.core.specs import ObsPart
@@ -88,10 +88,9 @@ def _print_report(report: EnvReport, settings: EnvConfig) -> None:
     """Print how learners see an environment, its statistics, the algorithms that support it, and the findings."""
     current, usual = vars(settings), vars(EnvConfig(id=settings.id))
     actions = {} if report.action_spec is None else report.action_spec.parts
+    changed = {name for name in current if current[name] != usual[name]} - {*marked(Mark.COPIES)}
     sections = {
-        "settings": sorted(
-            (name, str(current[name])) for name in current.keys() - VECTOR_SETTINGS if current[name] != usual[name]
-        ),
+        "settings": sorted((name, str(current[name])) for name in changed),
         "learners see": [(key, _format_obs(key, x, report.measurements)) for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
         "environment": [

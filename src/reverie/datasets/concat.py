@@ -18,9 +18,6 @@ from reverie.core.specs import IS_INTERVENTION, ObsSpec, spec_to_dict
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import CLASSES, CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, Reader, ReadOptions, Space
 
-ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
-           "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
-"""Settings of the environment that determine the meaning of its rows."""
 APART = (ROBOT, FPS, TASK, CONTROLLER)
 """Texts of ``DatasetInfo`` that should be the same in all parts."""
 
@@ -202,17 +199,14 @@ def _check(reader: Reader, label: str, actual: Any, expected: Any) -> None:
 
 
 def _task(info: DatasetInfo) -> dict[str, Any]:
-    from reverie.datasets.dataset_env import user_wrappers  # imports all of envs/
+    from reverie.datasets.dataset_env import DEFAULTS, user_wrappers  # imports all of envs/
+    from reverie.envs.config import Mark, marked
 
     wrappers = [(w.get("name"), w.get("kwargs")) for w in user_wrappers(info) if w.get("name") != "NoopReset"]
-    defaults = {
-        "kwargs": info.env_kwargs,
-        "max_episode_steps": info.max_episode_steps,
-        "action_repeat": 1,
-        "pool_frames": 1,
-    }
-    settings = {name: value for name, value in info.env_settings.items() if name in ROW_SETTINGS}
-    return {"id": info.env, "wrappers": [], **defaults, **settings, "around": wrappers}
+    declared = {"kwargs": info.env_kwargs, "max_episode_steps": info.max_episode_steps, **info.env_settings}
+    settings = DEFAULTS.to_dict() | declared
+    names = marked(Mark.MEANING, Mark.ROWS)
+    return {"id": info.env, **{name: settings[name] for name in names}, "around": wrappers}
 
 
 def _comparable_obs(info: DatasetInfo) -> Any:

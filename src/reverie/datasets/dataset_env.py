@@ -15,7 +15,7 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.core.imports import check_module, names_in
 from reverie.core.specs import MASK_KEY, ObsSpec
 from reverie.datasets.reader import DatasetInfo
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 from reverie.envs.make import close_quietly, find_registered, make_gym, spec_to_json, to_learnable_obs
 from reverie.envs.masks import with_mask
 from reverie.envs.wrapper_list import Grayscale, Resize
@@ -42,9 +42,6 @@ INAPPLICABLE = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
-MEANING_SETTINGS = ("action_repeat", "pool_frames", "clip_reward", "terminal_on_life_loss", "wrappers")
-"""Settings that change the meaning of actions or rewards but no shape, so that only the dataset's metadata shows
-them."""
 IGNORED_KWARGS = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
 DEFAULTS = EnvConfig()
@@ -88,12 +85,15 @@ def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
 def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
     """Raise ConfigError if recorded rows mean something else than the rows of an environment with the settings ``env``.
 
-    Only settings that the dataset declares count. ``noop_max`` and ``max_episode_steps`` may differ: they determine
-    where episodes begin and are truncated, not the meaning of a row. Shapes are compared elsewhere.
+    Only what is ``Mark.MEANING`` and what the dataset declares count. ``noop_max`` and ``max_episode_steps`` may
+    differ: they determine where episodes begin and are truncated, not the meaning of a row. Shapes are compared
+    elsewhere.
     """
-    for name in MEANING_SETTINGS if info.env_settings else ():
+    for name in marked(Mark.MEANING) if info.env_settings else ():
         recorded, value = getattr(_recorded_env_config(info), name), getattr(env, name)
-        if recorded != value == getattr(DEFAULTS, name):  # others are applied, or rejected: ``settings_to_apply``
+        if value != getattr(DEFAULTS, name) and (name in APPLICABLE or name in INAPPLICABLE):
+            continue  # applied, or rejected: ``settings_to_apply``
+        if recorded != value:
             raise ConfigError(
                 f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, but the run would train "
                 f"on both as if they were the same task. Set env.{name} = {recorded}, or pass data recorded with "

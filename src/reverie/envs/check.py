@@ -23,7 +23,7 @@ from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, ObsPart, has_players, mover_sign
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
-from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, env_name
+from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, env_name, marked
 from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.episode_info import SUCCESS_RATE, Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
@@ -32,7 +32,6 @@ from reverie.envs.goal_tasks import GoalTasks
 from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT, EpisodeEnd, termination_warning
 from reverie.envs.make import InstanceWrapper, env_factory, make_base
-from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
 from reverie.envs.slot_vector_env import make_vector_env
@@ -117,7 +116,7 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
 
     if factory is not None:  # ``_call_factory`` reads from the signature whether there is a ``render_mode``
         functools.update_wrapper(raw, factory, updated=())
-    outer = {name: getattr(EnvConfig(), name) for name in SINGLE_ENV_SETTINGS} if native else {}
+    outer = {name: getattr(EnvConfig(), name) for name in marked(Mark.SINGLE)} if native else {}
     return make_flat(config.merge(outer | {"vectorization": "sync"}), raw, 0, render=False)
 
 

@@ -26,17 +26,14 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, State, Step
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
-from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
+from reverie.envs.make_native_vector import add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder, action_encoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 from reverie.envs.wrappers import find_instances
-
-UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
-"""Settings that need single environments, or rows in the host's memory."""
 
 
 class DeviceVectorEnv:
@@ -315,7 +312,7 @@ def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
 def _check_device_settings(config: EnvConfig) -> None:
     """Raise ConfigError if ``config`` has settings that environments on a device cannot apply."""
     usual = EnvConfig()
-    wrong = [name for name in UNSUPPORTED if getattr(config, name) != getattr(usual, name)]
+    wrong = [name for name in marked(Mark.SINGLE, Mark.HOST) if getattr(config, name) != getattr(usual, name)]
     wrong += ["vectorization"] if config.vectorization == "async" else []
     if wrong:
         settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)

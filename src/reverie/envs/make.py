@@ -24,7 +24,7 @@ from gymnasium.error import Error as GymError
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
-from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv
+from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, marked
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
@@ -302,19 +302,6 @@ def close_quietly(env: Env) -> None:
 
 # ---------------------------------------------------------------- specs
 
-ROW_SETTINGS = (
-    "max_episode_steps",
-    "truncate_at_limit",
-    "noop_max",
-    "terminal_on_life_loss",
-    "fire_on_reset",
-    "action_repeat",
-    "pool_frames",
-    "mission",
-    "wrappers",
-)
-"""Settings that determine the meaning of recorded rows and that the environment's id does not imply."""
-
 
 def find_registered(env_id: str) -> EnvSpec | None:
     """Return the spec of ``env_id``, a name in a dataset, after importing its module or suite.
@@ -353,14 +340,14 @@ def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
 def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """Return the settings to make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
 
-    A spec lacks ``ROW_SETTINGS``, and whether the environment's own limit counts frames or decisions.
+    A spec lacks what is ``Mark.SAVED``, and whether the environment's own limit counts frames or decisions.
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
     registered = find_registered(inner.id) if config.max_episode_steps is None else None
     usual = registered.max_episode_steps if registered is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
-    return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in ROW_SETTINGS}
+    return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in marked(Mark.SAVED)}
 
 
 def spec_of(env: Env, config: EnvConfig) -> EnvSpec | None:

@@ -15,7 +15,7 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, format_erro
 from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import first_item
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import EnvConfig, Mark, marked
 from reverie.envs.limits import NO_LIMIT
 from reverie.envs.suites import ENVPOOL, is_atari, register_id
 from reverie.envs.tensor_vector import TensorVector, attribute, is_batched_env, is_tensor_vector
@@ -30,13 +30,6 @@ from reverie.envs.vector_steps import (
 from reverie.envs.wrapper_list import check_stateless
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
-SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
-         "max_episode_steps", "truncate_at_limit", "frame_stack", "pixels", "mission", "full_view", "map_view",
-         "log_info")  # fmt: skip
-"""Settings that require single environments."""
-ATARI_SETTINGS = {"action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
-                  "max_episode_steps", "frame_stack"}  # fmt: skip
-"""Those of them that ALE's and EnvPool's vectors of Atari games apply themselves."""
 ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 """EnvPool's names of ALE's arguments."""
 
@@ -44,7 +37,7 @@ ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 def _check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
     """Raise ConfigError if settings cannot be applied to a native vector environment, which applies ``supported``."""
     usual = EnvConfig()
-    names = [name for name in SINGLE_ENV_SETTINGS if name not in supported]
+    names = [name for name in marked(Mark.SINGLE) if name not in supported]
     if wrong := [name for name in names if getattr(config, name) != getattr(usual, name)]:
         settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
         defaults = ", ".join(f"env.{name} = {getattr(usual, name)!r}" for name in wrong)
@@ -80,7 +73,7 @@ def _envpool_arguments(config: EnvConfig) -> dict[str, Any]:
 
 
 def _is_atari_vector(config: EnvConfig, factory: Callable[..., Any] | None) -> bool:
-    """Return whether the vector is ALE's or EnvPool's of an Atari game, which applies ``ATARI_SETTINGS``."""
+    """Return whether the vector is ALE's or EnvPool's of an Atari game, which applies what is ``Mark.ATARI``."""
     if factory is not None:
         return False
     if config.id.startswith(ENVPOOL):
@@ -104,7 +97,7 @@ def _native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> 
     if config.vectorization != "native":
         return config.kwargs
     is_known = _is_atari_vector(config, factory)
-    _check_native_settings(config, ATARI_SETTINGS if is_known else ())
+    _check_native_settings(config, marked(Mark.ATARI) if is_known else ())
     if not is_known:
         return config.kwargs
     return (_envpool_arguments if config.id.startswith(ENVPOOL) else _ale_arguments)(config) | config.kwargs
