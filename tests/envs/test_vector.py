@@ -17,6 +17,7 @@ from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
+from reverie.envs.limits import DeclaredBounds, LimitCheck
 from reverie.envs.slot_vector_env import make_vector_env
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
@@ -326,6 +327,15 @@ def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vecto
     assert "declares -1 to 1. It is used unchanged" in one
     assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
     assert "rounds numbers beyond 16,777,216" in two
+
+
+def test_later_rows_are_looked_at_in_each_32nd_turn(said):
+    check = LimitCheck({"a": DeclaredBounds(-np.ones(1), np.ones(1), False)})
+    for turn in range(500 + 12):  # of 2 rows; 512 is the next of the turns that are looked at
+        assert said == []
+        check({"a": np.full((2, 1), 0.0 if turn < 500 else 3.0, np.float32)}, str)
+    (line,) = said
+    assert "observation 'a' is 3 at index (0,), but its space declares -1 to 1" in line
 
 
 def test_who_takes_the_rows_of_training_already_need_not_warn(said):

@@ -20,8 +20,8 @@ from reverie.core.specs import ObsSpec, has_players
 
 EXACT = 2**24
 """Learners see float32, which represents all integers up to this one exactly, but not the next."""
-NUM_INITIAL_CHECKS, CHECK_INTERVAL = 1000, 13
-"""Each of this many initial steps is checked, then every 13th step: a check takes 3 % of a fast step."""
+NUM_CHECKED_ROWS, CHECK_INTERVAL = 1000, 32
+"""All of this many first rows are checked, then those of every 32nd turn, as often as environments on a device."""
 TIME_LIMIT_ATTRIBUTES = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes in which environments that end episodes themselves usually store their time limit."""
 NO_LIMIT = 10**6
@@ -79,15 +79,16 @@ class LimitCheck:
 
     def __init__(self, bounds: Mapping[str, DeclaredBounds]) -> None:
         self._limits = list(_limits_of(bounds))
-        self._turn = 0
+        self._turn, self._num_rows = 0, 0
 
     def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
         """Check ``rows``, ``[N, *shape]`` by key; ``location(n)`` names environment n and its step."""
         if not self._limits:
             return
         self._turn += 1
-        if self._turn > NUM_INITIAL_CHECKS and self._turn % CHECK_INTERVAL:
+        if self._num_rows >= NUM_CHECKED_ROWS and self._turn % CHECK_INTERVAL:
             return
+        self._num_rows += len(rows[self._limits[0].key])
         for limit in list(self._limits):
             array = rows[limit.key]
             wrong = (array < limit.low) | (array > limit.high)
