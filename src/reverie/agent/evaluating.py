@@ -40,42 +40,72 @@ OPPONENTS = ("random", "perfect")
 """Opponents that are no agents, in games of two players."""
 
 
-def evaluate_agent(
-    player: Player, episodes: int = 10, *,
-    env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
-    seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
-    opponent: Player | Path | str | None = None, simulations: int | None = None,
-) -> Evaluation:  # fmt: skip
-    """Play whole episodes in new environments: see ``Agent.evaluate``."""
-    episodes = coerce(episodes, int, "episodes")
-    AtLeast(1).check("episodes", episodes)
-    AtLeast(0).check("seed", seed)
-    AtLeast(1).check("max_episode_steps", max_episode_steps)
-    policy = player.algo.policy if simulations is None else _searching_policy(player, simulations)
-    mode = policy_mode(deterministic)
-    seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
-    if isinstance(opponent, Path | str):
-        opponent = type(player).load_opponent(str(opponent), str(player.algo.device))
-    config, factory = _with_env(player, env)
-    settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
-    changes = {name: value for name, value in settings.items() if value is not None}
-    eval_env = {"eval_env": {**config.eval_env_overrides, **changes}} if changes else {}
-    config = config.merge({"eval_episodes": episodes, **eval_env})
-    played = make_eval_env(config, factory, render=record)
-    try:
-        if env is not None:
-            _check_fits(player, played, config.eval_env_config.label())
-        rival = None if opponent is None else _find_opponent(played, opponent, seed)
-        with seeded_rng(seed):
-            evaluation = play_episodes(
-                played, policy, episodes, mode, np.array if record else None, seed=seed,
-                env_steps=config.exploration_step(player.step), most_steps=player.episode_limit, opponent=rival,
-            )  # fmt: skip
-        if evaluation.cut_off:
-            logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
-        return evaluation
-    finally:
-        played.close()
+class EvaluationMethods(Player):
+    """Methods of :class:`~reverie.Agent` that measure it in environments."""
+
+    def evaluate(
+        self, episodes: int = 10, *,
+        env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
+        seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
+        opponent: Player | Path | str | None = None, simulations: int | None = None,
+    ) -> Evaluation:  # fmt: skip
+        """Play whole episodes in new environments, and sum their true, unclipped rewards.
+
+        Episodes that do not end are cut off after ``episode_limit`` steps; ``Evaluation.cut_off`` is their number. The
+        environment is the one passed to :func:`reverie.load`, or else the run's evaluation environment (``eval_env``).
+
+        Args:
+            episodes: number of episodes, at least 1.
+            env: another environment with the same spaces, as for :func:`reverie.load`. An instance stays open.
+            deterministic: take the policy's most likely actions. False: sample them.
+            record: keep the frames of the first episode.
+            seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
+                compare agents, give all of them the same seed and number of episodes.
+            max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
+            tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
+            opponent: in games of two players, another agent, or its run, ``"RUN"`` or ``"RUN@STEP"``; ``"perfect"``, if
+                the solution of the game is known; or ``"random"``. None: random moves, and the strength is measured,
+                if the solution is known.
+            simulations: act by tree searches of so many nodes, at least 2, in the model of ``muzero``, or in the
+                latents of ``dreamer_v3``, ``plan2explore_v3`` or ``r2dreamer`` with one discrete action. None: as
+                trained.
+
+        Raises:
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps``, ``tasks`` or ``simulations`` is out of range, or
+                ``env`` or ``opponent`` has other spaces, or the agent has no model for a search.
+            EnvError: the environment cannot be made.
+        """
+        from reverie.agent.loading import load_opponent  # which imports this file
+
+        episodes = coerce(episodes, int, "episodes")
+        AtLeast(1).check("episodes", episodes)
+        AtLeast(0).check("seed", seed)
+        AtLeast(1).check("max_episode_steps", max_episode_steps)
+        policy = self.algo.policy if simulations is None else _searching_policy(self, simulations)
+        mode = policy_mode(deterministic)
+        seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
+        if isinstance(opponent, Path | str):
+            opponent = load_opponent(str(opponent), str(self.algo.device))
+        config, factory = _with_env(self, env)
+        settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
+        changes = {name: value for name, value in settings.items() if value is not None}
+        eval_env = {"eval_env": {**config.eval_env_overrides, **changes}} if changes else {}
+        config = config.merge({"eval_episodes": episodes, **eval_env})
+        played = make_eval_env(config, factory, render=record)
+        try:
+            if env is not None:
+                _check_fits(self, played, config.eval_env_config.label())
+            rival = None if opponent is None else _find_opponent(played, opponent, seed)
+            with seeded_rng(seed):
+                evaluation = play_episodes(
+                    played, policy, episodes, mode, np.array if record else None, seed=seed,
+                    env_steps=config.exploration_step(self.step), most_steps=self.episode_limit, opponent=rival,
+                )  # fmt: skip
+            if evaluation.cut_off:
+                logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
+            return evaluation
+        finally:
+            played.close()
 
 
 def _searching_policy(player: Player, simulations: int) -> Policy[Any]:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.agent.evaluating import OPPONENTS
 from reverie.agent.own_policy import find_policy, make_player
-from reverie.agent.player import Player, check_choice
+from reverie.agent.player import check_choice
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
 from reverie.core.action_codec import ActionCodec
@@ -281,6 +281,3 @@ def load_opponent(text: str, device: str = "auto") -> Agent | str:
     if run and not Path(text).exists() and (step.isdecimal() or step == "best"):
         return load(run, checkpoint=int(step) if step.isdecimal() else step, device=device)
     return load(text, device=device)
-
-
-Player.load_opponent = staticmethod(load_opponent)

@@ -71,24 +71,79 @@ def can_search(player: Player) -> bool:
     return isinstance(player.algo, MuZero) or can_search_latents(player.algo, player.action_spec)
 
 
-def search(
-    player: Player, obs: Any, simulations: int | None = None, state: AgentState | None = None, action_mask: Any = None
-) -> SearchResult:
-    """Search from an observation: see ``Agent.search``."""
-    simulations = coerce(simulations, int | None, "simulations")
-    AtLeast(2).check("simulations", simulations)
-    single, output = player.inspect(obs, state, action_mask=action_mask)
-    if not single:
-        raise DataError("a batch of observations: expected a single one to search from.")
-    step = player.to_step(obs, state=state, action_mask=action_mask)
-    tensors = search_latents(player, output.inputs, step.obs, simulations)
-    tree, best, q = read_tree(tensors), int(tensors.action), tensors.q[0].numpy(force=True)
-    return SearchResult(
-        action=_to_action(player, best), policy=tensors.policy[0].numpy(force=True), value=float(tensors.value),
-        prior=torch.softmax(tensors.tree.logits[0, 0], -1).numpy(force=True), visits=tree["visits"][0].astype(int),
-        values=np.where(tree["legal"], q, np.nan), tree=tree,
-        variation=[_to_action(player, action) for action, _ in _follow(tree, best)],
-    )  # fmt: skip
+class PlanMethods(Player):
+    """Methods of :class:`~reverie.Agent` that show what it plans."""
+
+    def search(
+        self, obs: Any, simulations: int | None = None, *, state: AgentState | None = None, action_mask: Any = None
+    ) -> SearchResult:
+        """Search from a single observation, as MuZero does in :meth:`act`; the other arguments are those of ``act``.
+
+        DreamerV3 and R2-Dreamer with one discrete action are searched in their latents. ``simulations``: nodes that the
+        search adds to the tree, at least 2. None: as in training; 16 for a Dreamer.
+
+        Raises:
+            ConfigError: the algorithm does not search.
+            DataError: the observation does not fit.
+        """
+        simulations = coerce(simulations, int | None, "simulations")
+        AtLeast(2).check("simulations", simulations)
+        single, output = self.inspect(obs, state, action_mask=action_mask)
+        if not single:
+            raise DataError("a batch of observations: expected a single one to search from.")
+        step = self.to_step(obs, state=state, action_mask=action_mask)
+        tensors = search_latents(self, output.inputs, step.obs, simulations)
+        tree, best, q = read_tree(tensors), int(tensors.action), tensors.q[0].numpy(force=True)
+        return SearchResult(
+            action=_to_action(self, best), policy=tensors.policy[0].numpy(force=True), value=float(tensors.value),
+            prior=torch.softmax(tensors.tree.logits[0, 0], -1).numpy(force=True), visits=tree["visits"][0].astype(int),
+            values=np.where(tree["legal"], q, np.nan), tree=tree,
+            variation=[_to_action(self, action) for action, _ in _follow(tree, best)],
+        )  # fmt: skip
+
+    def plan(self, obs: Any, goal: Any = None, *, state: AgentState | None = None, action_mask: Any = None) -> Plan:
+        """Return what an agent that plans intends to do; the arguments are those of :meth:`act`.
+
+        LeWM plans to a goal. For TD-MPC2 and BMPC it is the mean of the plan, for MuZero the principal variation of its
+        search. Random generators do not advance.
+
+        Returns:
+            ``actions`` to take, as :meth:`act` returns them, one after the other; and tensors ``[1, ...]``, or
+            ``[N, ...]`` for batches: the predicted ``latents`` and their ``values``, or ``costs`` of LeWM, the squared
+            distances to the goal's latent.
+
+        Raises:
+            ConfigError: the algorithm does not plan, or not to goals.
+            DataError: the observation or the goal does not fit.
+        """
+        algo = self.algo
+        if isinstance(algo, LeWM):
+            single, output = self.inspect(obs, state, goal=goal)
+            chosen = algo.plan(output.inputs)
+            flat = algo.single_actions(chosen.blocks)  # [N, H k, A]
+            return Plan(_to_actions(self, flat, single), chosen.latents, costs=chosen.costs)
+        if goal is not None:
+            raise ConfigError(f"goal: {self.config.algo.algorithm} does not plan to goals. Train lewm.")
+        if isinstance(algo, MuZero):
+            single, output = self.inspect(obs, state, action_mask=action_mask)
+            step, z = self.to_step(obs, state=state, action_mask=action_mask), output.inputs.deter
+            tensors = search_latents(self, output.inputs, step.obs, None)
+            paths = [[*_follow(read_tree(tensors, i), action)] for i, action in enumerate(tensors.action.tolist())]
+            length = min(map(len, paths))  # H of a batch is that of the shortest variation
+            index = torch.tensor([[action for action, _ in path[:length]] for path in paths], device=z.device)
+            flat = one_hot(index, z.new_zeros(*index.shape, algo.objective.width))
+            values = z.new_tensor([[value for _, value in path[:length]] for path in paths])
+            return Plan(_to_actions(self, flat, single), _predict(algo, z, flat), values=values)
+        if isinstance(algo, TDMPC2) and algo.cfg.use_planning:
+            single, output = self.inspect(obs, state)
+            before = self.initial_state(len(output.inputs.deter)) if state is None else state.policy
+            with torch.random.fork_rng([algo.device] if algo.device.type == "cuda" else []):
+                after = algo.policy.act(self.to_step(obs, state=state), before, "eval")[1]
+            flat = getattr(after, "state", after).mean  # [N, H, A]; a preprocessed policy wraps it
+            latents = _predict(algo, output.inputs.deter, flat)
+            values = algo.latent_value(Latent(latents, latents.new_zeros(*latents.shape[:2], 1, 1)))
+            return Plan(_to_actions(self, flat, single), latents, values=values.detach())
+        raise ConfigError(f"{self.config.algo.algorithm} does not plan. Train lewm, tdmpc2, bmpc or muzero.")
 
 
 @torch.no_grad()
@@ -126,38 +181,6 @@ def _follow(tree: Mapping[str, np.ndarray], action: int) -> Iterator[tuple[int, 
 
 def _to_action(player: Player, index: int) -> Any:
     return player.codec(np.eye(player.action_spec.width, dtype=np.float32)[index])
-
-
-def plan(player: Player, obs: Any, goal: Any = None, state: AgentState | None = None, action_mask: Any = None) -> Plan:
-    """Return what an agent intends to do after an observation: see ``Agent.plan``."""
-    algo = player.algo
-    if isinstance(algo, LeWM):
-        single, output = player.inspect(obs, state, goal=goal)
-        chosen = algo.plan(output.inputs)
-        flat = algo.single_actions(chosen.blocks)  # [N, H k, A]
-        return Plan(_to_actions(player, flat, single), chosen.latents, costs=chosen.costs)
-    if goal is not None:
-        raise ConfigError(f"goal: {player.config.algo.algorithm} does not plan to goals. Train lewm.")
-    if isinstance(algo, MuZero):
-        single, output = player.inspect(obs, state, action_mask=action_mask)
-        step, z = player.to_step(obs, state=state, action_mask=action_mask), output.inputs.deter
-        tensors = search_latents(player, output.inputs, step.obs, None)
-        paths = [[*_follow(read_tree(tensors, i), action)] for i, action in enumerate(tensors.action.tolist())]
-        length = min(map(len, paths))  # H of a batch is that of the shortest variation
-        index = torch.tensor([[action for action, _ in path[:length]] for path in paths], device=z.device)
-        flat = one_hot(index, z.new_zeros(*index.shape, algo.objective.width))
-        values = z.new_tensor([[value for _, value in path[:length]] for path in paths])
-        return Plan(_to_actions(player, flat, single), _predict(algo, z, flat), values=values)
-    if isinstance(algo, TDMPC2) and algo.cfg.use_planning:
-        single, output = player.inspect(obs, state)
-        before, device = player.initial_state(len(output.inputs.deter)) if state is None else state.policy, algo.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            after = algo.policy.act(player.to_step(obs, state=state), before, "eval")[1]
-        flat = getattr(after, "state", after).mean  # [N, H, A]; a preprocessed policy wraps it
-        latents = _predict(algo, output.inputs.deter, flat)
-        values = algo.latent_value(Latent(latents, latents.new_zeros(*latents.shape[:2], 1, 1)))
-        return Plan(_to_actions(player, flat, single), latents, values=values.detach())
-    raise ConfigError(f"{player.config.algo.algorithm} does not plan. Train lewm, tdmpc2, bmpc or muzero.")
 
 
 def _to_actions(player: Player, flat: Tensor, single: bool) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 import numpy as np
@@ -49,9 +49,6 @@ class Player:
 
     Users work with its subclass :class:`~reverie.Agent`, which documents the attributes.
     """
-
-    load_opponent: ClassVar[Callable[[str, str], Player | str]]
-    """``loading.py: load_opponent``, set there, since loading imports this module."""
 
     def __init__(
         self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,

@@ -60,24 +60,61 @@ class ReachResult:
         return f"{text} in {count_noun(self.steps, 'step')}"
 
 
-def reach(
-    player: Player, goal: Any, env: gymnasium.Env[Any, Any] | str | None = None, *,
-    max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> ReachResult:  # fmt: skip
-    """Play one episode toward a goal: see ``Agent.reach``."""
-    AtLeast(1).check("max_steps", max_steps)
-    AtLeast(0).check("radius", radius)
-    if not isinstance(player.config.algo, GoalKeysConfig):
-        raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
-    if isinstance(player.observation_space, spaces.Dict):
-        goal = to_goal(player.observation_space, goal)  # DataError unless it fits, before an environment gets it
-    opened_env = player.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
-    try:
-        return _play(player, opened_env or env, goal, max_steps, radius, seed, options)
-    finally:
-        if opened_env is not None:
-            close_quietly(opened_env)
+class GoalMethods(Player):
+    """Methods of :class:`~reverie.Agent` that act toward goals."""
+
+    def reach(
+        self, goal: Any, env: gymnasium.Env[Any, Any] | str | None = None, *,
+        max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> ReachResult:  # fmt: skip
+        """Play one episode toward a goal, with a goal-conditioned agent.
+
+        Args:
+            goal: the observation to reach, as for :meth:`act`. ``env.reset`` gets it as the option ``goal``.
+            env: the environment, or its id. None: a new one, as in training.
+            max_steps: actions after which the episode is over. None: ``episode_limit``, or the own limit of the
+                environment if it is higher.
+            radius: distance from the goal within which it is reached: Euclidean, of pictures the mean difference of
+                pixels in [0, 1]. None: the environment judges by ``info["success"]``, if the goal that it observes is
+                this one.
+            seed: of the environment.
+            options: more options of ``env.reset``.
+
+        Raises:
+            ConfigError: the algorithm does not act toward goals, or an argument is out of range.
+            DataError: the goal does not fit the observations.
+        """
+        AtLeast(1).check("max_steps", max_steps)
+        AtLeast(0).check("radius", radius)
+        if not isinstance(self.config.algo, GoalKeysConfig):
+            raise ConfigError(f"{self.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
+        if isinstance(self.observation_space, spaces.Dict):
+            goal = to_goal(self.observation_space, goal)  # DataError unless it fits, before an environment gets it
+        opened_env = self.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
+        try:
+            return _play(self, opened_env or env, goal, max_steps, radius, seed, options)
+        finally:
+            if opened_env is not None:
+                close_quietly(opened_env)
+
+    def subgoal(self, obs: Any, goal: Any, states: Any) -> int:
+        """Return which of N ``states`` is nearest to where HIQL aims first, on the way from an observation to a goal.
+
+        ``obs`` and ``goal``: as for :meth:`act`. ``states``: a batch of observations, such as recorded ones.
+
+        Raises:
+            ConfigError: the algorithm chooses no subgoals.
+            DataError: the observation, the goal or a state does not fit.
+        """
+        if not isinstance(self.algo, HIQL):
+            raise ConfigError(f"{self.config.algo.algorithm} chooses no subgoals. Train hiql.")
+        single, current = self.inspect(obs, goal=goal)
+        if not single:
+            raise DataError("a batch of observations: expected a single one, whose subgoal is chosen.")
+        _, rows = self.inspect(states, goal=_achieved_parts(self, states))
+        goals = {key: x for key, x in rows.inputs.items() if key.startswith(GOAL)}
+        return nearest_subgoal(self.algo, current.inputs, goals)
 
 
 def _play(
@@ -111,18 +148,6 @@ def _render(env: Any) -> list[np.ndarray]:
     except Exception as error:  # any error, such as a missing driver
         warnings.warn(f"the environment could not be rendered: {error!r}", stacklevel=2)
         return []
-
-
-def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:
-    """Return which of some states is nearest to the subgoal of HIQL: see ``Agent.subgoal``."""
-    if not isinstance(player.algo, HIQL):
-        raise ConfigError(f"{player.config.algo.algorithm} chooses no subgoals. Train hiql.")
-    single, current = player.inspect(obs, goal=goal)
-    if not single:
-        raise DataError("a batch of observations: expected a single one, whose subgoal is chosen.")
-    _, rows = player.inspect(states, goal=_achieved_parts(player, states))
-    goals = {key: x for key, x in rows.inputs.items() if key.startswith(GOAL)}
-    return nearest_subgoal(player.algo, current.inputs, goals)
 
 
 @torch.no_grad()
@@ -203,12 +228,12 @@ def _pixels(image: Image.Image, shapes: list[tuple[int, ...]]) -> np.ndarray:
 
 
 def reach_and_film(
-    player: Player, goal: Any, *, max_steps: int | None, radius: float | None, seed: int | None
+    agent: GoalMethods, goal: Any, *, max_steps: int | None, radius: float | None, seed: int | None
 ) -> tuple[ReachResult, Path | None]:
     """Play one episode toward a goal; return it, and its film reach_N.mp4 in the run's videos."""
-    result = reach(player, goal, max_steps=max_steps, radius=radius, seed=seed)
+    result = agent.reach(goal, max_steps=max_steps, radius=radius, seed=seed)
     if not result.frames:
         return result, None
-    videos = RunFolder(player.run).videos
+    videos = RunFolder(agent.run).videos
     path = next(path for n in itertools.count(1) if not (path := videos / f"reach_{n}.mp4").exists())
-    return result, write_video(path, np.stack(result.frames), player.frames_per_second)
+    return result, write_video(path, np.stack(result.frames), agent.frames_per_second)

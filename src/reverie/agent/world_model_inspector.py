@@ -283,83 +283,127 @@ def _broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
 # ---------------------------------------------------------------- what an agent asks
 
 
+class WorldModelMethods(Player):
+    """Methods of :class:`~reverie.Agent` that need a world model."""
+
+    def observe(self, batch: Batch, *, seed: int | None = None) -> ModelState:
+        """Return the world model's state after the rows of a batch ``[B, T]``.
+
+        The batch contains beginnings of episodes: ``agent.load_episode(0).slice_time(0, 20)``, or your own episodes
+        (:meth:`make_episode`). If it starts later in an episode, the model observes it as if it were the beginning.
+        ``seed``: for sampling the latents; None: derived from the run's seed.
+
+        Raises:
+            ConfigError: the algorithm has no world model.
+        """
+        world = require_world_model(self).world
+        with torch.no_grad(), seeded_rng(default_seed(self, seed)):
+            post = world.observe(batch.to(self.algo.device))
+        latent = world.rssm.most_likely(post.latent, post.stats)  # [B, T, ...]
+        return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
+
+    def imagine(
+        self, state: ModelState | AgentState, steps: int | None = None, *,
+        actions: Any = None, deterministic: bool = True, seed: int | None = None,
+    ) -> ImaginedTrajectory:  # fmt: skip
+        """Imagine a trajectory from a state of the world model, which can be edited (:meth:`ModelState.replace`).
+
+        Args:
+            state: B states, from :meth:`observe`, :meth:`ImaginedTrajectory.state` or :meth:`act`.
+            steps: T, the number of imagined steps (decisions of the policy). None: as many as there are ``actions``, or
+                15.
+            actions: actions to take, ``[T, A]`` or ``[B, T, A]`` in the format of rows (:meth:`flatten_actions`). None:
+                the policy acts.
+            deterministic: the policy takes its most likely actions. False: it samples them.
+            seed: for sampling latents and actions; the same seed gives the same trajectory. None: derived from the
+                run's seed.
+
+        Raises:
+            ConfigError: the algorithm has no world model.
+            DataError: the actions have another shape.
+        """
+        inspector, act_mode, state = WorldModelInspector(self), policy_mode(deterministic), _model_state(state)
+        fixed = None if actions is None else _broadcast_actions(self, actions, len(state.deter))  # [B, T, A]
+        if steps is None:
+            steps = STEPS if fixed is None else fixed.shape[1]
+        start = state_to_latent(inspector.world, state)
+        with torch.no_grad(), seeded_rng(default_seed(self, seed)):
+            latents, action_list = inspector.imagine(
+                start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
+            )
+            predictions = inspector.predict([start, *latents])
+        return ImaginedTrajectory(
+            observations=predicted_observations(predictions, self.obs_spec),
+            rewards=predictions["reward"],
+            continues=predictions["cont"],
+            values=predictions[f"{INTERNAL_PREFIX}value"],
+            actions=to_numpy(torch.stack(action_list, 1)),
+            deter=predictions[f"{INTERNAL_PREFIX}deter"],
+            # TD-MPC2 has no such prediction
+            stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),
+            agent=self,
+        )
+
+    def probe(self, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+        """Return the predictions of the probes (``algo.probe`` of DreamerV2 and V3) for states, by key, ``[B, ...]``.
+
+        Vectors are in the observation's units ``[B, *shape]``; categorical observations are class probabilities ``[B,
+        n, C]``. ``inputs``: additional inputs of the probes (``ProbeHead.inputs``), by key, ``[B, *shape]`` or without
+        B; probes with missing inputs are omitted.
+
+        Raises:
+            ConfigError: the algorithm has no probes.
+        """
+        heads = _require_probe(self)
+        feature = state_to_latent(require_world_model(self).world, _model_state(state)).feature
+        with torch.no_grad():
+            obs = _obs_to_tensors(self, inputs or {}, len(feature))
+            keys = [key for key, needed in heads.given.items() if needed.keys() <= obs.keys()]
+            return {key: to_numpy(prediction.value()) for key, prediction in heads(feature, obs, keys).items()}
+
+    def steer(
+        self, state: ModelState | AgentState, probe: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, *,
+        steps: int = 200, lr: float = 0.01,
+    ) -> ModelState:  # fmt: skip
+        """Return states with changed probe predictions, to imagine from: Adam optimizes h by gradient steps.
+
+        The latents z do not change. To see whether the world model interprets such a state like the probe, continue the
+        dream.
+
+        Args:
+            state: B states, as :meth:`imagine` takes them.
+            probe: target predictions of the probes, by key, ``[B, *shape]`` or ``[*shape]``; classes as indices.
+            inputs: inputs of these probes, as in :meth:`probe`.
+            steps: number of gradient steps on -ln p of ``probe``.
+            lr: learning rate, which is also the largest change of an element of h per step.
+
+        Raises:
+            ConfigError: the algorithm has no probes.
+            DataError: the probe does not exist.
+        """
+        heads, state = _require_probe(self), _model_state(state)
+        latent = state_to_latent(require_world_model(self).world, state)
+        if unknown := probe.keys() - heads.parts.keys():
+            raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
+        obs = _obs_to_tensors(self, {**(inputs or {}), **probe}, len(state.deter))
+        deter = latent.deter.clone().requires_grad_()
+        optim = torch.optim.Adam([deter], lr)
+        with torch.enable_grad():
+            for _ in range(steps):
+                predictions = heads(latent._replace(deter=deter).feature, obs, probe)
+                loss = torch.stack([prediction.loss(obs[key]).sum() for key, prediction in predictions.items()]).sum()
+                (deter.grad,) = torch.autograd.grad(loss, deter)
+                optim.step()
+                deter.detach().clamp_(-1, 1)  # index of h in each cell
+        return ModelState(to_numpy(deter), state.stoch)
+
+
 def _model_state(state: ModelState | AgentState) -> ModelState:
     """Return the states of the world model in ``state``."""
     if isinstance(state, ModelState):
         return state
     latent = state.policy.latent
     return ModelState(to_numpy(latent.deter), to_numpy(latent.stoch))
-
-
-def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState:
-    """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
-    world = require_world_model(player).world
-    with torch.no_grad(), seeded_rng(default_seed(player, seed)):
-        post = world.observe(batch.to(player.algo.device))
-    latent = world.rssm.most_likely(post.latent, post.stats)  # [B, T, ...]
-    return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
-
-
-def imagine_trajectory(
-    player: Player, state: ModelState | AgentState, steps: int | None = None, *,
-    actions: Any = None, deterministic: bool = True, seed: int | None = None,
-) -> ImaginedTrajectory:  # fmt: skip
-    """Imagine a trajectory from a state of the world model: see ``Agent.imagine``."""
-    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), _model_state(state)
-    fixed = None if actions is None else _broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
-    if steps is None:
-        steps = STEPS if fixed is None else fixed.shape[1]
-    start = state_to_latent(inspector.world, state)
-    with torch.no_grad(), seeded_rng(default_seed(player, seed)):
-        latents, action_list = inspector.imagine(
-            start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
-        )
-        predictions = inspector.predict([start, *latents])
-    return ImaginedTrajectory(
-        observations=predicted_observations(predictions, player.obs_spec),
-        rewards=predictions["reward"],
-        continues=predictions["cont"],
-        values=predictions[f"{INTERNAL_PREFIX}value"],
-        actions=to_numpy(torch.stack(action_list, 1)),
-        deter=predictions[f"{INTERNAL_PREFIX}deter"],
-        # TD-MPC2 has no such prediction
-        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),
-        agent=player,
-    )
-
-
-def probe(
-    player: Player, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None
-) -> dict[str, np.ndarray]:
-    """Return the predictions of the probes for states: see ``Agent.probe``."""
-    heads = _require_probe(player)
-    feature = state_to_latent(require_world_model(player).world, _model_state(state)).feature
-    with torch.no_grad():
-        obs = _obs_to_tensors(player, inputs or {}, len(feature))
-        keys = [key for key, needed in heads.given.items() if needed.keys() <= obs.keys()]
-        return {key: to_numpy(prediction.value()) for key, prediction in heads(feature, obs, keys).items()}
-
-
-def steer(
-    player: Player, state: ModelState | AgentState, target: Mapping[str, Any], inputs: Mapping[str, Any] | None, *,
-    steps: int, lr: float,
-) -> ModelState:  # fmt: skip
-    """Return states for which the probes predict ``target``: see ``Agent.steer``."""
-    heads, state = _require_probe(player), _model_state(state)
-    latent = state_to_latent(require_world_model(player).world, state)
-    if unknown := target.keys() - heads.parts.keys():
-        raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
-    obs = _obs_to_tensors(player, {**(inputs or {}), **target}, len(state.deter))
-    deter = latent.deter.clone().requires_grad_()
-    optim = torch.optim.Adam([deter], lr)
-    with torch.enable_grad():
-        for _ in range(steps):
-            predictions = heads(latent._replace(deter=deter).feature, obs, target)
-            loss = torch.stack([prediction.loss(obs[key]).sum() for key, prediction in predictions.items()]).sum()
-            (deter.grad,) = torch.autograd.grad(loss, deter)
-            optim.step()
-            deter.detach().clamp_(-1, 1)  # index of h in each cell
-    return ModelState(to_numpy(deter), state.stoch)
 
 
 def _require_probe(player: Player) -> Probe:
