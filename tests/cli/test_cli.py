@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+import reverie
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS, main
@@ -327,6 +328,15 @@ def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: 
     algo, env = settings["algo"], settings["env"]
     assert (settings["seed"], settings["replay_ratio"], algo["batch_size"], algo["batch_length"]) == (9, 0.05, 3, 8)
     assert (env["num"], env["kwargs"]) == (3, {"sutton_barto_reward": True})
+
+
+def test_flags_and_arguments_of_python_make_the_same_settings(elsewhere: Path) -> None:
+    """Those that follow others too: rollouts are sized by the number of environments."""
+    given: dict[str, Any] = {"envs": 2, "steps": 512, "eval_episodes": 0, "seed": 3}
+    flags = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    assert main(["train", "ppo", "--env", "CartPole-v1", "--run", "a", *flags]) == 0
+    reverie.train("ppo", "CartPole-v1", run="b", **given)
+    assert saved(elsewhere / "a") == saved(elsewhere / "b")
 
 
 def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path) -> None:

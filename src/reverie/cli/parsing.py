@@ -177,15 +177,28 @@ def parse(args: Sequence[str], command: str, *parts: Any) -> list[Any]:
 
     On wrong usage, print one line and exit with code 2.
     """
-    options = [[*iter_options(part)] for part in parts]
-    try:
-        words = _split_words(args, command, parts[0].__doc__ or "", [*itertools.chain(*options)])
-        values = [{x.path: _read_words(x, words[x.path]) for x in group if x.path in words} for group in options]
+    values = parse_values(args, command, *parts)
+    with exit_on_wrong_usage():
         return [_with_values(part, nest(changes)) for part, changes in zip(parts, values, strict=True)]
+
+
+def parse_values(args: Sequence[str], command: str, *parts: Any) -> list[dict[str, Any]]:
+    """Return the values in ``args`` of the options of each part, by their path: see :func:`parse`."""
+    options = [[*iter_options(part)] for part in parts]
+    with exit_on_wrong_usage():
+        words = _split_words(args, command, parts[0].__doc__ or "", [*itertools.chain(*options)])
+        return [{x.path: _read_words(x, words[x.path]) for x in group if x.path in words} for group in options]
+
+
+@contextlib.contextmanager
+def exit_on_wrong_usage() -> Iterator[None]:
+    """Print a ConfigError, with its option as a flag, in one line, and exit with code 2."""
+    try:
+        yield
     except ConfigError as error:
         message = re.sub(r"^[\w.]+(?= = )", lambda match: _to_flag(match[0]), str(error))
-    show(wrap_words(f"reverie: {message}", sys.stderr), sys.stderr)
-    raise SystemExit(2)
+        show(wrap_words(f"reverie: {message}", sys.stderr), sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _with_values(part: Any, values: Mapping[str, Any], path: str = "") -> Any:

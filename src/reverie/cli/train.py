@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
-from reverie.cli.parsing import iter_flags, parse, remove_flags
+from reverie.cli.parsing import exit_on_wrong_usage, iter_flags, parse, parse_values, remove_flags
 from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
-from reverie.core.config import coerce
-from reverie.core.errors import ConfigError, RunError, count_noun
+from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
@@ -29,11 +27,11 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import complete, find_env_id
 from reverie.experiment.settings import Request, merge_layers, named_sections
 from reverie.log.aggregate import format_seeds_table
-from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
 
-SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path", "human": "human.person"}
-"""Flags of ``CommonOptions`` that are short names of settings."""
+HELP = {"-h", "--help", "--help-all"}
+SHORT = ("envs", "data", "human")
+"""Options that are short names of settings."""
 
 
 def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., int] | None = None) -> int:
@@ -42,48 +40,41 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     ``options``: those of ``args`` that determine the defaults of all others. ``end``: called with the settings instead
     of training, by ``reverie tune``.
     """
-    has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
-    if misplaced := _misplaced_word(args, flags):
+    has_algorithm, name = bool(args) and not args[0].startswith("-"), "train" if end is None else "tune"
+    if misplaced := _misplaced_word(args):
         return print_error(misplaced, 2)
     options = with_run_algorithm(options, has_algorithm=has_algorithm)
-    for text in flags.get("callbacks", ()):
-        import_callback(text)
     if options.configs:
         options = replace(options, config=named_sections(options.configs, options.config))
-    first = {name: words[0] for name, words in flags.items() if words}
-    early: dict[str, Any] = {path: first[path] for path in ("data.reader", "experience", "device") if path in first}
-    early |= {"data.path": options.data} if options.data else {}
-    early |= {"human.person": options.human} if options.human else {}
-    for name in ("steps", "updates"):
-        with contextlib.suppress(ConfigError):  # told later, with the other options
-            early[name] = coerce(first.get(name, ""), int, name)
     request = Request(
-        algorithm=options.algorithm, env=options.env or None, size=options.size, preset=first.get("preset"),
-        files=options.config, run=options.run, overrides=early,
-    )  # fmt: skip
-    config = merge_layers(request, find_env_id)
-    if {"-h", "--help"} & {*args}:
-        show(help_screen(options, config, has_algorithm=has_algorithm))
-        return 0
-    if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
-        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is overridden below
-    defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path,
-                       human=config.human.person)  # fmt: skip
-    name = "train" if end is None else "tune"
-    train_args = ["--help" if text == "--help-all" else text for text in args]
-    common, parsed = parse(train_args, name, defaults, config)
-    if common.algorithm.replace("-", "_") != options.algorithm.replace("-", "_"):
+        algorithm=options.algorithm, env=options.env or None, size=options.size, files=options.config, run=options.run
+    )
+    words = [text for text in args if text not in HELP]
+    given, settings = parse_values(words, name, options, merge_layers(request))
+    if given.get("algorithm", options.algorithm).replace("-", "_") != options.algorithm.replace("-", "_"):
         return print_error("no algorithm given. Pass it as the first argument: reverie train ALGORITHM [OPTIONS]", 2)
-    changed = {
-        path: value for name, path in SHORT.items() if (value := getattr(common, name)) != getattr(defaults, name)
-    }
-    config = parsed.merge(changed | {"preset": config.preset})
+    common = replace(options, **{**given, "config": options.config, "run": options.run, "algorithm": options.algorithm})
+    preset = settings.pop("preset", None)
+    request = replace(request, preset=preset, overrides=settings | {x: given[x] for x in SHORT if given.get(x)})
+    with exit_on_wrong_usage():
+        config = merge_layers(request, find_env_id)
+    if "--help-all" in args:
+        values: dict[str, Any] = {
+            "env": config.env.id,
+            "envs": config.env.num,
+            "data": config.data.path,
+            "human": config.human.person,
+        }
+        parse(["--help"], name, replace(common, **values), config)
+    if HELP & {*args}:
+        show(help_screen(common, config, has_algorithm=has_algorithm))
+        return 0
     # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.
-    common, is_single = replace(common, run=options.run), config.learners == 1 and not common.cluster
+    is_single = config.learners == 1 and not common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
-        config = complete(config, request, {SHORT.get(name, name).replace("-", "_") for name in flags})
+        config = complete(config, request)
     if refused := _placement_error(common, config.learners):
         return print_error(refused, 2)
     if starts:
@@ -92,8 +83,9 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     return end(config, common)
 
 
-def _misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
+def _misplaced_word(args: list[str]) -> str:
     """Return what to write instead of an environment without its flag, or of an algorithm with one; "" if neither."""
+    flags = dict(iter_flags(args))
     if args[1:] and not args[0].startswith("-") and not args[1].startswith("-"):
         return f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}."
     if name := " ".join(flags.get("algo", flags.get("algorithm", ()))):

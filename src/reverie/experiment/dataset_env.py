@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
 from pathlib import Path
 
 from reverie.core.errors import EnvError, ReverieError
@@ -31,14 +30,11 @@ def resolve_with_data(request: Request) -> ExperimentConfig:
     return complete(merge_layers(request, find_env_id), request)
 
 
-def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request``, checked, with the dataset's environment, and its metric.
-
-    ``flags``: paths of settings that flags set, besides the overrides.
-    """
-    config = with_dataset_env(check_request(config, request, flags), request.env, request.run)
+def complete(config: ExperimentConfig, request: Request) -> ExperimentConfig:
+    """Return the merged settings ``config`` of ``request``, checked, with the dataset's environment, and its metric."""
+    config = with_dataset_env(check_request(config, request), request.env, request.run)
     is_default = config.score_metric == ExperimentConfig.score_metric
-    is_default = is_default and "score_metric" not in request.setting_names | {*flags}
+    is_default = is_default and "score_metric" not in request.setting_names
     env = config.eval_env_config
     if is_default and config.eval_episodes and has_goal_tasks(env.id):
         return config.merge({"score_metric": "eval/success_rate"})

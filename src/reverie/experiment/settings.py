@@ -176,15 +176,12 @@ def resolve(request: Request) -> ExperimentConfig:
     return validate_config(check_request(merge_layers(request), request))
 
 
-def check_request(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
-    """Return the merged settings ``config`` of ``request``; ConfigError if they do not fit it, or some are missing.
-
-    ``flags``: paths of settings that flags set, besides the overrides.
-    """
+def check_request(config: ExperimentConfig, request: Request) -> ExperimentConfig:
+    """Return the merged settings ``config`` of ``request``; ConfigError if they do not fit it, or some are missing."""
     if not isinstance(request.algorithm, ExperimentConfig):
         if question := missing_input_question(request, config):
             raise ConfigError(question)
-        _check_length(config, request.setting_names | {*flags})
+        _check_length(config, request.setting_names)
     elif config.offline and config.env.id == EnvConfig().id and request.env is None:
         config = config.merge({"env.id": DATASET_ENV})
     if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
