@@ -31,7 +31,7 @@ COMMANDS = {
     "report": ("agent:ReportCommand", "write a page about a run: findings, curves, episodes, dreams"),
     "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),
     "view": ("agent:ViewCommand", "watch an agent and its dreams in a browser, inspect its world model, compare runs"),
-    "play": ("play:PlayCommand", "play a game against an agent, or record demonstrations by keys"),
+    "play": ("play:PlayCommand", "play an environment by keys, and record demonstrations"),
     "extract": ("agent:ExtractCommand", "write a world model's states and predictions for recorded rows"),
     "export": ("agent:ExportCommand", "export a trained policy to a file for ONNX Runtime or PyTorch"),
     "data": ("data:data_command", "inspect, check, convert, subsample, record, download and make datasets"),
