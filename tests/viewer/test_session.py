@@ -1,7 +1,6 @@
 """An episode and its dream, without a browser."""
 
 import contextlib
-import re
 
 import gymnasium
 import numpy as np
@@ -21,7 +20,6 @@ from reverie.viewer import export
 from reverie.viewer.episode_source import RecordedEnv, action_names
 from reverie.viewer.export import export_episode
 from reverie.viewer.model_free_values import critic_rewards
-from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.session import Session
 from tiny_configs import FEW
 
@@ -434,17 +432,6 @@ def test_an_episode_ends_by_the_word_of_the_environment(session, monkeypatch):
     assert session.describe_ending() == ("the end" if session.timeline.real[-1].values["terminal"] else "time is up")
     monkeypatch.setattr(session.source, "episode_info", {0: {"success_rate": 0.0}})
     assert session.describe_ending() == "failed"
-
-
-def test_rows_like_one_in_the_data(folder, agent):
-    vectors = RecordedRows(agent)
-    assert "is 0 times as far as" in vectors.describe({"observation": vectors.rows[:1]})
-    assert re.search("is [0-9.e+]{2,} times as far", vectors.describe({"observation": vectors.rows[:1] + 9}))
-    mapped = load(folder / "mapped")
-    row = {key: x[0, :1] for key, x in mapped.load_episode(0).obs.items()}
-    for obs, count in ((row, "[1-9]\\d*"), ({key: x + 9 for key, x in row.items()}, "0")):
-        assert re.match(f"{count} of \\d+ rows of the data have the same classes", RecordedRows(mapped).describe(obs))
-    assert RecordedRows(agent, "nowhere").describe({"observation": vectors.rows[:1]}) == ""
 
 
 @pytest.mark.parametrize(("names", "expected"), [("LEFT RIGHT JUMP", ["left", "right"]), ("LEFT", [])])

@@ -336,13 +336,13 @@ def check_plan_strip(agent: Agent, path: Path) -> None:
         raise ConfigError("the observations are no pictures: --strip shows recorded ones.")
 
 
-def read_recorded_rows(agent: Agent, data: str | None, seconds: float = MAX_READ_SECONDS) -> Obs:
+def read_recorded_rows(agent: Agent, data: str | None) -> Obs:
     """Return up to ``MAX_STATES`` observations of a dataset, drawn uniformly and in random order.
 
-    After ``seconds``, no more of it is read.
+    After ``MAX_READ_SECONDS``, no more of it is read.
     """
     rng, parts, first = np.random.default_rng(0), list[dict[str, np.ndarray]](), 0
-    deadline = wall_clock.monotonic() + seconds
+    deadline = wall_clock.monotonic() + MAX_READ_SECONDS
     with agent.open_dataset(data) as dataset:
         total = dataset.rows()
         chosen = np.sort(rng.choice(total, min(total, MAX_STATES), replace=False))

@@ -46,7 +46,6 @@ from reverie.viewer.comparison import compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent
-from reverie.viewer.neighbors import RecordedRows
 from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
@@ -135,9 +134,6 @@ class Viewer:
 
         self.goal_states: Callable[[Agent], GoalStates] = functools.lru_cache(1)(
             lambda agent: GoalStates(agent, self.data)
-        )
-        self.recorded_rows: Callable[[Agent], RecordedRows] = functools.lru_cache(1)(
-            lambda agent: RecordedRows(agent, self.data)
         )
 
     def path(self, name: str) -> Path:
@@ -425,13 +421,6 @@ def _pursue(page: Page, number: Any) -> Response:
     return _describe_session(page)
 
 
-def _neighbors(page: Page, at: int) -> Response:
-    """Say how often the data has a row like a real one; "" if this is unknown."""
-    session = page.open()
-    rows = page.viewer.recorded_rows(session.agent)
-    return {"text": rows.describe(session.timeline.real[at].step.obs)}, []
-
-
 def _export_file(page: Page, kind: Any) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
@@ -453,7 +442,6 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "goal_path": _goal_path,
     "goal_plan": _goal_plan,
     "pursue": _pursue,
-    "neighbors": _neighbors,
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),

@@ -29,7 +29,7 @@ export class Row {
     $("#panel").replaceChildren(...parts);
   }
 
-  // Where truth and dream part: what the model was sure of there, and how often the data has such a row.
+  // Where truth and dream part: what the model was sure of there.
   explain(row) {
     const { page } = this, { rows } = page;
     if (!page.about.dreams || page.strip.shown?.parting !== row.t || !row.real) return [];
@@ -38,18 +38,9 @@ export class Row {
       const below = values.filter((other) => other < value).length;
       return value === undefined || values.length < 2 ? null : `${short(value)} nats, above ${Math.round((100 * below) / (values.length - 1))} % of the other rows`;
     };
-    const surprise = compare("kl", "real"), entropy = compare("prior_entropy", "dream"), found = (this.found ??= new WeakMap()).get(row);
-    if (found === undefined && !page.playing) this.find(row);
-    const texts = [surprise && `Surprise: ${surprise}.`, entropy && `Entropy of the dream’s prior: ${entropy}.`, found].filter(Boolean);
+    const surprise = compare("kl", "real"), entropy = compare("prior_entropy", "dream");
+    const texts = [surprise && `Surprise: ${surprise}.`, entropy && `Entropy of the dream’s prior: ${entropy}.`].filter(Boolean);
     return texts.length ? [el("section", { id: "why" }, el("h2", {}, "Where truth and dream part"), ...texts.map((text) => el("p", {}, text)))] : [];
-  }
-
-  async find(row) {
-    this.found.set(row, "");
-    const head = await this.page.ask("neighbors", { at: row.t }, true);
-    if (!head) return;
-    this.found.set(row, head.text);
-    if (this.page.rows[this.page.at] === row) this.page.panels.show(row);
   }
 
   makeVectorTables({ real, dream }) {
