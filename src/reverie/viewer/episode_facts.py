@@ -81,7 +81,7 @@ class EpisodeLook(NamedTuple):
     """Whether the critic's units differ from the environment's."""
 
 
-def make_gym_eval_env(agent: Agent, render: bool = False) -> Any:
+def _make_gym_eval_env(agent: Agent, render: bool = False) -> Any:
     """Make an environment as for evaluations; games of two players begin as in training, else all would be one game."""
     config = agent.config.env if has_players(agent.obs_spec) else agent.config.eval_env_config
     return make_gym(config, agent.eval_factory, render)
@@ -91,7 +91,7 @@ def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[
     """Play new episodes with the most likely actions, or with random ones; of each task equally many."""
     first_seed, played = derived_seeds(agent.config.seed)["test"], list[PlayedEpisode]()
     rng = np.random.default_rng(first_seed)
-    with contextlib.closing(make_gym_eval_env(agent)) as env:
+    with contextlib.closing(_make_gym_eval_env(agent)) as env:
 
         def change(action: Any, obs: Any) -> Any:
             if not is_random:
@@ -103,7 +103,7 @@ def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[
         for seed in range(first_seed, first_seed + episodes):
             task = tasks[(seed - first_seed) % len(tasks)]
             with seeded_rng(seed):  # each can be played again
-                steps = play_episode(agent, env, seed=seed, options=task_options(agent, task), change=change)
+                steps = play_episode(agent, env, seed=seed, options=_task_options(agent, task), change=change)
                 first, *steps_after = itertools.islice(steps, limit + 1)
                 value, distance = (None, None) if is_random else _estimates(agent, env, first)
             last = steps_after[-1]
@@ -127,7 +127,7 @@ def _list_tasks(env: Any) -> tuple[int | None, ...]:
     return layers[0].tasks if layers else (None,)
 
 
-def task_options(agent: Agent, task: int | None) -> dict[str, Any] | None:
+def _task_options(agent: Agent, task: int | None) -> dict[str, Any] | None:
     """Return the options of ``env.reset`` that choose a task."""
     return None if task is None else {agent.config.eval_env_config.task_option: task}
 
@@ -193,9 +193,9 @@ def _look(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
     rows = spread(length + 1, frames)
     drawn, is_short = dict[int, np.ndarray](), length < MAX_LOOK
     side = SIDE if agent.config.env.pixels == "none" else None  # else the agent sees what is drawn
-    env_open = contextlib.closing(make_gym_eval_env(agent, render=bool(rows)))
+    env_open = contextlib.closing(_make_gym_eval_env(agent, render=bool(rows)))
     with env_open as env, limited_size(env, side), seeded_rng(episode.seed):
-        played = play_episode(agent, env, seed=episode.seed, options=task_options(agent, episode.task))
+        played = play_episode(agent, env, seed=episode.seed, options=_task_options(agent, episode.task))
         for number, step in enumerate(itertools.islice(played, length + 1)):
             is_drawn = number in rows and env.render_mode is not None
             if is_drawn and is_picture(frame := np.asarray(env.render())):

@@ -84,7 +84,7 @@ def unit_of(agent: Agent, estimates: Collection[str]) -> str:
     return ("in latent space" if isinstance(agent.algo, LeWM) else "steps") if "distance" in estimates else "value"
 
 
-def as_step(obs: Obs) -> Step:
+def _as_step(obs: Obs) -> Step:
     """Return observations ``[N, ...]`` as first rows."""
     none = torch.zeros(len(next(iter(obs.values()))), dtype=torch.bool)
     return Step(obs=obs, reward=none.float(), is_first=~none, is_last=none, is_terminal=none)
@@ -162,7 +162,7 @@ class GoalStates:
     def __init__(self, agent: Agent, data: str | None = None) -> None:
         """``data``: dataset to read; None: the run's. Raises the errors of ``Agent.load_episode``."""
         self.agent = agent
-        self.obs: Obs = read_recorded_rows(agent, data)  # [M, *shape]
+        self.obs: Obs = _read_recorded_rows(agent, data)  # [M, *shape]
         self.count: int = len(next(iter(self.obs.values())))
         self.num_points: int = min(self.count, MAX_POINTS)
         self.keys: list[str] = _goal_keys(agent)
@@ -185,7 +185,7 @@ class GoalStates:
 
     def _to_inputs(self, rows: Obs) -> Obs:
         policy: Any = self.agent.algo.policy
-        step = as_step(rows | {f"{GOAL}{key}": rows[key] for key in self.keys})
+        step = _as_step(rows | {f"{GOAL}{key}": rows[key] for key in self.keys})
         before = self.agent.initial_state(len(step.is_first))
         return {k: x for k, x in policy.preprocess_step(step, before.past)[0].obs.items() if k.startswith(GOAL)}
 
@@ -254,7 +254,7 @@ class GoalStates:
         def first_estimate(part: Obs) -> Tensor:
             count = len(next(iter(part.values())))
             goals = {key: x.expand(count, *x.shape[1:]) for key, x in goal.items()}
-            estimates = estimate_goals(self.agent, as_step(part | goals), self.agent.initial_state(count))
+            estimates = estimate_goals(self.agent, _as_step(part | goals), self.agent.initial_state(count))
             return next(iter(estimates.values()), torch.full((count,), torch.nan))
 
         values = in_chunks(first_estimate, {key: x[: self.num_points] for key, x in self.obs.items()}).numpy()
@@ -336,7 +336,7 @@ def check_plan_strip(agent: Agent, path: Path) -> None:
         raise ConfigError("the observations are no pictures: --strip shows recorded ones.")
 
 
-def read_recorded_rows(agent: Agent, data: str | None) -> Obs:
+def _read_recorded_rows(agent: Agent, data: str | None) -> Obs:
     """Return up to ``MAX_STATES`` observations of a dataset, drawn uniformly and in random order.
 
     After ``MAX_READ_SECONDS``, no more of it is read.

@@ -40,7 +40,7 @@ from reverie.viewer.compared_runs import (
 from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
 from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, find, format_number
 from reverie.viewer.page import STATIC, make_page
-from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, keep_right_dreams, map_goal
+from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, keep_right_dreams
 from reverie.viewer.walk import Walk, has_world, make_walk
 from reverie.viewer.what_if import make_what_if
 
@@ -269,7 +269,6 @@ def _describe(
     played = facts["episodes"]
     picked = pick_episodes(played) if agent and played else {}
     looks = {name: look_again(agent, x, frames) for name, x in picked.items()} if agent else {}
-    goal = map_goal(agent, next((x.task for x in played), None)) if agent else {}
     batches: dict[str, Batch] = {
         name: x.batch for name, x in looks.items() if x.batch is not None and not name[-1].isdigit()
     }
@@ -278,7 +277,7 @@ def _describe(
     dreams_by_film = facts.pop("films", {})
     films = {name: draw_film(agent, x, frames) for name, x in dreams_by_film.items()} if agent and frames else {}
     sections = [*_data_sections(facts), *_training_sections(facts), *_person_sections(facts)]
-    sections += _goal_sections(facts, goal)
+    sections += _goal_sections(facts)
     sections += _ending_sections(facts)
     if looks:
         entries = [describe_shown(name, picked[name], look) for name, look in looks.items()]
@@ -416,8 +415,8 @@ def _person_sections(facts: Mapping[str, Any]) -> list[Section]:
     return [{"title": "The help of a person", "table": {"head": ["what", "how much"], "rows": rows}}]
 
 
-def _goal_sections(facts: Mapping[str, Any], goal: Mapping[str, Any]) -> list[Section]:
-    """Return success by task, estimated distances beside the steps that were needed, and the map of a goal."""
+def _goal_sections(facts: Mapping[str, Any]) -> list[Section]:
+    """Return success by task, and estimated distances beside the steps that were needed."""
     sections = list[Section]()
     if tasks := facts.get("tasks"):
         rows = [[task, str(share)] for task, share in tasks.items()]
@@ -429,23 +428,7 @@ def _goal_sections(facts: Mapping[str, Any], goal: Mapping[str, Any]) -> list[Se
         rows = [[str(x.task or ""), format_number(x.distance or 0.0), f"{len(x.rewards):,}"] for x in reached]
         head = ["task", "estimated distance at the start", "steps until the goal"]
         sections.append({"title": "Estimated and needed steps", "table": {"head": head, "rows": rows}})
-    if goal:
-        x, y = goal["axes"]
-        name = "value" if goal["unit"] == "value" else "estimated distance"
-        lines = [{"name": f"recorded states; orange: low {name}, blue: high", "kind": "dots", "points": goal["points"]}]
-        if np.isfinite(goal["place"]).all():
-            lines.append({"name": goal["goal"], "kind": "place", "points": [goal["place"]]})
-        label = f"Recorded states by {x} and {y}, colored by their {name} to {goal['goal']}"
-        chart = {"label": label, "unit": x, "lines": lines, "starts": True}
-        unit = "" if goal["unit"] == "value" else f" {goal['unit']}"
-        text = [f"Across: {x}. Up: {y}. The {name} goes from {_range(goal)}{unit}."]
-        sections.append({"title": "Map of the goal", "chart": chart, "text": text})
     return sections
-
-
-def _range(goal: Mapping[str, Any]) -> str:
-    values = goal["points"][:, 2]
-    return f"{format_number(values.min())} to {format_number(values.max())}"
 
 
 def _ending_sections(facts: Mapping[str, Any]) -> list[Section]:

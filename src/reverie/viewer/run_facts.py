@@ -16,7 +16,6 @@ import numpy as np
 from reverie.agent.agent import Agent
 from reverie.agent.agent_file import without_folders
 from reverie.agent.dream_figures import Arrays, open_renderer_or_image
-from reverie.agent.play import play_episode
 from reverie.agent.policy_file import copy_to_cpu
 from reverie.agent.return_estimate import METHODS
 from reverie.agent.right_dreams import (
@@ -32,7 +31,6 @@ from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.rows import iter_episodes
-from reverie.core.seeding import derived_seeds
 from reverie.core.specs import has_players
 from reverie.core.statistics import Share, histogram
 from reverie.core.types import Batch
@@ -60,28 +58,17 @@ from reverie.viewer.episode_facts import (
     SIDE,
     PlayedEpisode,
     encode_picture,
-    make_gym_eval_env,
     play_episodes,
     spread,
-    task_options,
 )
 from reverie.viewer.findings import Mean
-from reverie.viewer.goals import (
-    GoalStates,
-    as_goal,
-    as_step,
-    estimate_goals,
-    has_env,
-    is_goal_agent,
-    observed_goal,
-    unit_of,
-)
+from reverie.viewer.goals import has_env
 from reverie.viewer.model_free_values import critic_rewards, value_discount
 
 MAX_POINTS, BINS, MAX_FILMED = 400, 20, 6
 """Points of a curve, bins of a histogram of returns, and dreams of a film."""
-MAX_ROWS, MAX_MAP_POINTS = 2_000_000, 800
-"""Recorded rows that are summarized, and that a map shows."""
+MAX_ROWS = 2_000_000
+"""Recorded rows that are summarized."""
 SOURCE = "From the newest evaluation that was logged. "
 """Begins the support of a finding if no episodes were played for the report."""
 REST = 0.01
@@ -409,33 +396,3 @@ def _describe_parting(strip: Strip) -> str:
     if strip.parting is None:
         return "right to the end"
     return f"first wrong in row {strip.parting} ({strip.texts[strip.parting]})"
-
-
-# ---------------------------------------------------------------- goals
-
-
-def map_goal(agent: Agent, task: int | None) -> dict[str, Any]:
-    """Return recorded states on two axes with their estimated distance to the goal of a task, or else their value.
-
-    {} if the agent has no goals, or its data cannot be read.
-    """
-    if not is_goal_agent(agent):
-        return {}
-    with contextlib.suppress(ReverieError, OSError):
-        states, name = GoalStates(agent), "a recorded state"
-        goal = {key: states.obs[key][:1] for key in states.keys}
-        if has_env(agent):
-            with contextlib.closing(make_gym_eval_env(agent)) as env:
-                seed = derived_seeds(agent.config.seed)["test"]
-                first = next(play_episode(agent, env, seed=seed, options=task_options(agent, task)))
-                goal = observed_goal(agent, agent.to_step(agent.observer.raw_input(env, first.obs)).obs)
-            name = "the goal of its first episode" if task is None else f"the goal of task {task}"
-        (x, y), goal_obs = states.default_axes, as_goal(agent, goal, 0)
-        if (estimates := states.estimate(goal_obs)) is None:
-            return {}
-        step = as_step({key: rows[:1] for key, rows in states.obs.items()} | goal_obs)
-        unit = unit_of(agent, estimate_goals(agent, step, agent.initial_state(1)))
-        points = np.stack([states.axes[x], states.axes[y], estimates], 1)[:MAX_MAP_POINTS]
-        return {"points": points[np.isfinite(points).all(1)], "place": states.coordinates(goal, x, y)[0],
-                "axes": [x, y], "goal": name, "unit": unit}  # fmt: skip
-    return {}

@@ -16,7 +16,7 @@ function svg(tag, attributes, text = "") {
 
 // ---------------------------------------------------------------- charts and tables
 
-const HEIGHT = 230, LEFT = 54, BOTTOM = 42, TOP = 12, RIGHT = 10, SHADES = 6;
+const HEIGHT = 230, LEFT = 54, BOTTOM = 42, TOP = 12, RIGHT = 10;
 // Round numbers that cover a range.
 function ticks(low, high, least = 0, count = 4) {
   const rough = Math.max(least, (high - low || 1) / count), unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find((k) => k * unit >= rough) * unit;
@@ -41,11 +41,11 @@ function fill(head, rows, about = "") {
   scroll.setAttribute("aria-label", about || head.join(", "));
   return scroll;
 }
-// `lines` are {name, kind, points: [[x, y, low, high]]}; of the kind "dots", points are [x, y, value]. Numbers are in a table.
+// `lines` are {name, kind, points: [[x, y, low, high]]}. Numbers are in a table.
 function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
-  const WIDTH = Math.min(720, Math.max(280, box.clientWidth)), points = lines.flatMap((line) => line.points), isMap = lines[0].kind === "dots";
-  const right = Math.max(...points.map(([x]) => x)), left = starts ? Math.min(...points.map(([x]) => x)) : 0, wide = right - left || 1, height = isMap ? 360 : isLow ? HEIGHT * 0.6 : HEIGHT;
-  const values = lines.flatMap(({ kind, points: own }) => own.flatMap(([, y, low = y, high = y]) => (kind === "dots" ? [y] : [y, low ?? y, high ?? y])));
+  const WIDTH = Math.min(720, Math.max(280, box.clientWidth)), points = lines.flatMap((line) => line.points);
+  const right = Math.max(...points.map(([x]) => x)), left = starts ? Math.min(...points.map(([x]) => x)) : 0, wide = right - left || 1, height = isLow ? HEIGHT * 0.6 : HEIGHT;
+  const values = points.flatMap(([, y, low = y, high = y]) => [y, low ?? y, high ?? y]);
   const [least, most] = range ?? [Math.min(...values), Math.max(...values)], space = (most - least || 1) * (range ? 0 : 0.05);
   const X = (x) => LEFT + ((x - left) / wide) * (WIDTH - LEFT - RIGHT), Y = (y) => height - BOTTOM - ((y - least + space) / (most - least + 2 * space || 1)) * (height - BOTTOM - TOP);
   const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label }), key = make("p", "", "key soft");
@@ -53,10 +53,7 @@ function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
   for (const x of ticks(left, right, starts ? 0 : 1)) drawn.append(svg("text", { x: X(x), y: height - 24, "text-anchor": X(x) > WIDTH - 40 ? "end" : "middle" }, x.toLocaleString("en")));
   drawn.append(svg("text", { x: LEFT + (WIDTH - LEFT - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, unit));
   for (const { name, kind, points: own } of lines) {
-    if (kind === "dots") {
-      const shown = own.map(([, , value]) => value), low = Math.min(...shown), high = Math.max(...shown);
-      for (const [x, y, value] of own) drawn.append(svg("circle", { cx: X(x).toFixed(1), cy: Y(y).toFixed(1), r: 3, class: `shade${Math.min(SHADES - 1, Math.floor(((value - low) / (high - low || 1)) * SHADES))}` }));
-    } else if (kind === "place" || kind.startsWith("marks")) {
+    if (kind === "place" || kind.startsWith("marks")) {
       for (const [x, y] of own) drawn.append(svg("circle", { cx: X(x), cy: Y(y), r: kind === "place" ? 8 : 4, class: kind }));
     } else {
       const path = own.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`);
@@ -69,10 +66,10 @@ function chart(box, { label, unit, lines, range, starts, table, low: isLow }) {
     }
     if (!name) continue;
     const item = make("span");
-    item.append(make("i", "", kind === "dots" ? "shade0" : kind), document.createTextNode(name));
+    item.append(make("i", "", kind), document.createTextNode(name));
     key.append(item);
   }
-  const named = lines.filter(({ name, kind }) => name && !/^(thin|dots|place|marks)/.test(kind));
+  const named = lines.filter(({ name, kind }) => name && !/^(thin|place|marks)/.test(kind));
   box.append(drawn, key);
   if (!table && !named.length) return;
   const steps = [...new Set(named.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b), details = make("details");
