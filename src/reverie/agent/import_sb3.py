@@ -1,33 +1,39 @@
-"""Import agents of Stable-Baselines3 and sb3-contrib as runs from their zip files, without unpickling anything.
+"""Import agents of Stable-Baselines3 and sb3-contrib as runs from their zip files, without running code of the files.
 
-Only plain values of the JSON file ``data`` and the weights, as tensors, are read.
+Plain values of the JSON file ``data``, the spaces in it, and the weights, as tensors, are read.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
 import io
 import json
 import math
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from reverie.agent.sb3_statistics import ArrayOrFile, ObsStatistics, read_statistics, statistics_from_arrays
+from reverie.agent.sb3_pickles import ObsStatistics, read_pickle, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
 from reverie.core.files import check_expanded, open_zip, read_member, write_json
 from reverie.core.logger import logger
-from reverie.core.specs import BOUNDS_RTOL, ActionSpec, ObsSpec, spec_to_dict, without_mask
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.spaces import iter_leaves
+from reverie.core.specs import BOUNDS, ActionSpec, ObsSpec, diff_bounds, diff_specs, spec_to_dict, without_mask
 from reverie.datasets.source import reading
 from reverie.envs.config import EnvLike
 from reverie.envs.flat_env import make_flat
@@ -91,7 +97,11 @@ CUSTOM_POLICY = (
 )
 NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
-    "statistics (vecnormalize.pkl), --vecnormalize FILE, or --obs-mean and --obs-var"
+    "statistics (vecnormalize.pkl), --vecnormalize FILE"
+)
+OTHER_ENV = (
+    "Pass the environment of its training, with its wrappers, in Python such as reverie.import_sb3(FILE, ENV, "
+    '**{"env.wrappers": ["rescale_action(-1, 1)"]})'
 )
 EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
 """Features extractors that only concatenate the observations, unless they have weights, for images."""
@@ -177,15 +187,24 @@ class SB3Archive:
         numbers = sorted(int(match[1]) for match in matches if match)
         names = [*(f"{prefix}.{number}" for number in numbers), *last]
         layers = [(self.tensor(f"{name}.weight").float(), self.tensor(f"{name}.bias").float()) for name in names]
-        if numbers and (binary := self.space("observation", "MultiBinary")):
-            (weight, bias), size = layers[0], math.prod(binary["_shape"])
+        if numbers and isinstance(space := self.observation_space, spaces.MultiBinary):
+            (weight, bias), size = layers[0], math.prod(space.shape)
             layers[0] = torch.cat([_of_pairs(weight[:, :size].T).T, weight[:, size:]], 1), bias
         return layers
 
-    def space(self, name: str, kind: str) -> Mapping[str, Any]:
-        """Return the declared space of observations or actions; empty if it is of another kind than ``kind``."""
-        space = self.data.get(f"{name}_space")
-        return space if isinstance(space, dict) and f".{kind}'" in str(space.get(":type:")) else {}
+    @functools.cached_property
+    def observation_space(self) -> spaces.Space[Any] | None:
+        """The observation space of training; None if its class is the user's."""
+        return self._read_space("observation_space")
+
+    @functools.cached_property
+    def action_space(self) -> spaces.Space[Any] | None:
+        """The action space of training; None if its class is the user's."""
+        return self._read_space("action_space")
+
+    def _read_space(self, name: str) -> spaces.Space[Any] | None:
+        space = read_pickle(base64.b64decode(self.data[name][":serialized:"]))
+        return space if isinstance(space, spaces.Space) else None
 
     def policy_kwarg(self, name: str) -> str:
         """Return the text of a class in ``policy_kwargs``, ``<class 'module.Name'>``; "" for the policy's default."""
@@ -217,26 +236,19 @@ class SB3Archive:
                 f"features extractor {chosen or weights[0]}: expected networks that read the observations themselves. "
                 "Import an agent of MlpPolicy without features_extractor_class."
             )
-        space: Any = self.data.get("observation_space") or {}
-        image = self.space("observation", "Box")
-        shapes = (
-            [str(image["_shape"])] if image.get("dtype") == "uint8" and len(image.get("_shape", ())) in (2, 3) else []
-        )
-        shapes += re.findall(r"Box\(0, 255, (\(\d+, \d+(?:, \d+)?\)), uint8\)", str(space.get("spaces")))
-        if shapes:
-            raise ConfigError(FLATTENED.format(f"uint8 images of shape {shapes[0]}"))
+        if (space := self.observation_space) is None:
+            return
         is_plain = self.algorithm != "crossq" and "lstm_actor.weight_hh_l0" not in self.weights
-        if "MultiBinary(" in str(space.get("spaces")) or (self.space("observation", "MultiBinary") and not is_plain):
+        is_binary = any(isinstance(leaf, spaces.MultiBinary) for _, leaf in iter_leaves(space))
+        if is_binary and not (is_plain and isinstance(space, spaces.MultiBinary)):
             raise ConfigError(
                 "observation_space has a MultiBinary, which is only supported as the whole observation, without an "
                 "LSTM and without CrossQ. Import an agent that observes Box or MultiDiscrete instead."
             )
-        # a Dict's spaces are a text: "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...)), ...])" of old versions
-        keys = re.findall(r"'([^']*)'[:,] \w+\(", str(space.get("spaces")))
-        if keys != sorted(keys):
+        if isinstance(space, spaces.Dict) and [*space] != sorted(space):
             raise ConfigError(
-                f"observation_space = Dict with the keys {', '.join(keys)}: expected sorted keys, the order in which "
-                "reverie concatenates. Import an agent that was trained on sorted keys."
+                f"observation_space = Dict with the keys {', '.join(map(str, space))}: expected sorted keys, the order "
+                "in which reverie concatenates. Import an agent that was trained on sorted keys."
             )
 
 
@@ -245,117 +257,26 @@ def _of_pairs(values: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(values), values], 1).flatten(0, 1)
 
 
-Sizes = dict[str, int | tuple[int, ...]]
-"""Of each part of a space, by key: how many numbers it has, or the number of classes of each of its elements."""
-
-
-def _declared_sizes(space: Any) -> Sizes:
-    """Return the sizes of a space as Stable-Baselines3 declares it; empty if they are unknown."""
-    is_known = isinstance(space, dict) and "..." not in f"{space.get('nvec')} {space.get('spaces')}"  # abbreviated
-    kind = re.search(r"(\w+)'>$", str(space.get(":type:"))) if is_known else None
-    if kind and kind[1] != "Dict":
-        return {"": _size(kind[1], space.get("_shape") or (), str(space.get("nvec", space.get("n", ""))))}
-    text = str(space.get("spaces")) if kind else ""
-    keys = list(
-        re.finditer(r"'([^']*)'[:,] (\w+)\(", text)
-    )  # "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...))"
-    ends = [key.start() for key in keys[1:]] + [len(text)]
-    sizes: Sizes = {}
-    for key, end in zip(keys, ends, strict=False):  # none if unknown
-        arguments = text[key.end() : end].partition("start=")[0]
-        shape = re.search(r"\((\d*(?:, ?\d+)*),?\), \w+\)", arguments)
-        sizes[key[1]] = _size(key[2], map(int, re.findall(r"\d+", shape[1] if shape else "")), arguments)
-    return sizes
-
-
-def _size(kind: str, shape: Iterable[int], counts: str) -> int | tuple[int, ...]:
-    """Return the size of a space of this ``kind``; ``counts``: text with numbers of classes, or of binary elements."""
-    if kind == "Box":
-        return math.prod(shape)
-    numbers = tuple(map(int, re.findall(r"\d+", counts)))
-    return (2,) * math.prod(tuple(shape) or numbers) if kind == "MultiBinary" else numbers
-
-
 def _check_spaces(archive: SB3Archive, obs: ObsSpec, action: ActionSpec) -> None:
-    """Raise ConfigError if the declared spaces have other parts than the environment's: widths can be equal by chance.
+    """Compare the spaces of training with the environment's. Widths can be equal by chance.
 
-    A whole observation or action has no key. Images are refused, too, as reverie recognizes them.
+    Off-policy agents are scaled to the bounds of actions, so that other bounds are only a warning.
+
+    Raises:
+        ConfigError: they differ, or observations are images.
     """
     if images := [part.shape for part in obs.values() if part.kind == "image"]:
         raise ConfigError(FLATTENED.format(f"images of shape {images[0]}"))
-    spaces: dict[str, Sizes] = {
-        "observation": {
-            key: part.classes if part.kind == "categorical" else part.width for key, part in without_mask(obs).items()
-        },
-        "action": {key: part.classes or part.size for key, part in action.parts.items()},
-    }
-    for name, expected in spaces.items():
-        actual = _declared_sizes(archive.data.get(f"{name}_space"))
-        is_whole = "" in actual and len(expected) == 1
-        if actual and actual != (dict(zip(actual, expected.values(), strict=True)) if is_whole else expected):
-            raise ConfigError(
-                f"it was trained with {name}s of {_format_sizes(actual)}, but this environment's are of "
-                f"{_format_sizes(expected)}: pass the environment of its training, with its wrappers."
-            )
-
-
-def _format_sizes(sizes: Sizes) -> str:
-    texts = ((key, f"{n} numbers" if isinstance(n, int) else f"{list(n)} classes") for key, n in sizes.items())
-    return ", ".join(f"{key}: {text}" if key and len(sizes) > 1 else text for key, text in texts)
-
-
-def _note_obs_bounds(archive: SB3Archive, obs: ObsSpec) -> None:
-    """Warn if the finite bounds of observations differ from the environment's, as with a wrapper that rescales them."""
-    space, parts = archive.space("observation", "Box"), [*without_mask(obs).values()]
-    visible = [_shown_numbers(str(space.get(name)), parts[0].width) for name in ("low", "high")]
-    if len(parts) > 1 or not parts[0].declared_bounds or not all(visible):
+    if archive.observation_space is None or archive.action_space is None:
         return
-    low, high = min(visible[0].values()), max(visible[1].values())
-    bounds = f"{'numbers' if 'float' in str(space.get('dtype')) else 'integers'} in {low:g}..{high:g}"
-    if math.isfinite(low) and math.isfinite(high) and bounds != parts[0].declared_bounds:
-        logger.warning(
-            f"it was trained on observations with {bounds}, but this environment's have {parts[0].declared_bounds}: "
-            "pass the environment of its training, with its wrappers"
-        )
-
-
-def _shown_numbers(text: str, size: int) -> dict[int, float]:
-    """Return the numbers in the text of an array of this ``size`` by flat index; NumPy abbreviates long arrays."""
-    number = r"-?(?:inf|\d+\.?\d*(?:e[+-]?\d+)?)"
-    before, dots, after = text.partition("...")
-    first, last = re.findall(number, before), [] if "[" in after else re.findall(number, after)
-    indices = [*range(len(first)), *range(size - len(last), size)]
-    return dict(zip(indices, map(float, first + last), strict=True)) if dots or len(first) == size else {}
-
-
-def _check_bounds(archive: SB3Archive, action: ActionSpec) -> None:
-    """Compare the declared bounds of continuous actions with the environment's: a policy acts in their units.
-
-    Raises:
-        ConfigError: they differ, and the policy is not scaled to the bounds.
-    """
-    space, (part, *_) = archive.space("action", "Box"), action.parts.values()
-    if not space or not (part.low and part.high):
-        return
-    visible = [_shown_numbers(str(space.get(name)), part.size) for name in ("low", "high")]
-    env_bounds = [
-        [bound[index] for index in numbers] for bound, numbers in zip((part.low, part.high), visible, strict=True)
-    ]
-    bounds = [[*numbers.values()] for numbers in visible]
-    if not all(bounds) or all(
-        np.allclose(*pair, rtol=BOUNDS_RTOL, atol=1e-6) for pair in zip(bounds, env_bounds, strict=True)
-    ):
-        return
-    low, high = bounds
-    limits = f"from {env_bounds[0]} to {env_bounds[1]}"
-    problem = f"it was trained with actions from {low} to {high}, but this environment's are {limits}"
-    if archive.algorithm in ("ppo", "a2c"):
-        wrapper = f'**{{"env.wrappers": ["rescale_action({low[0]:g}, {high[0]:g})"]}}'
-        raise ConfigError(
-            f"{problem}. Pass the environment with the wrapper of its training, in Python such as "
-            f"reverie.import_sb3(FILE, ENV, {wrapper})."
-        )
-    logger.warning(f"{problem}: its actions are scaled from the one range to the other, as by RescaleAction")
+    theirs = spec_to_dict(ObsCodec(archive.observation_space).spec, ActionCodec(archive.action_space).spec)
+    ours, labels = spec_to_dict(without_mask(obs), action), ("the training", "this environment")
+    without_bounds = {key: {k: x for k, x in part.items() if k not in BOUNDS} for key, part in theirs["action"].items()}
+    required = theirs if archive.algorithm in ("ppo", "a2c") else {**theirs, "action": without_bounds}
+    if lines := diff_specs(required, ours, labels):
+        raise ConfigError(f"{'; '.join(lines)}. {OTHER_ENV}.")
+    for line in (*diff_specs(theirs, ours, labels), *diff_bounds(theirs, ours, labels)):
+        logger.warning(f"{line}. {OTHER_ENV}")
 
 
 def _read_tensors(file: Path | str, content: bytes) -> Any:
@@ -374,19 +295,17 @@ def _read_tensors(file: Path | str, content: bytes) -> Any:
 
 def import_sb3(
     file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, vecnormalize: Path | str | None = None,
-    obs_mean: ArrayOrFile | None = None, obs_var: ArrayOrFile | None = None, **options: Any,
+    **options: Any,
 ) -> Path:  # fmt: skip
     """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
     Args:
         file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN, TQC or
-            CrossQ with MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
+            CrossQ with MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. None of its code runs.
         env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: a new folder under ``runs/``.
         vecnormalize: for an agent trained with ``VecNormalize``, the file of its statistics, such as
             ``vecnormalize.pkl``. Only its arrays are read, and normalize the observations here.
-        obs_mean: instead of the file, ``obs_rms.mean``, as an array or a .npy file, and
-        obs_var: ``obs_rms.var``.
         **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
@@ -402,11 +321,7 @@ def import_sb3(
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
-    if obs_mean is not None or obs_var is not None:
-        if obs_mean is None or obs_var is None or vecnormalize is not None:
-            raise ConfigError("obs_mean, obs_var: pass both, without vecnormalize.")
-        statistics = statistics_from_arrays(obs_mean, obs_var, step)
-    elif vecnormalize is None and archive.is_normalized:
+    if vecnormalize is None and archive.is_normalized:
         logger.warning(NORMALIZED)
     clip = {} if statistics is None else {"algo.normalize_obs": f"running({statistics.clip})"}
     config = ExperimentConfig(algo=settings).merge(clip | overrides)
@@ -420,8 +335,6 @@ def import_sb3(
     finally:
         close_quietly(flat)
     _check_spaces(archive, obs, action)
-    _check_bounds(archive, action)
-    _note_obs_bounds(archive, obs)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)
@@ -560,7 +473,8 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
         network.actor.log_std.copy_(archive.tensor("log_std") - half.log())
-    elif archive.space("action", "MultiBinary") and len(actor[-1][1]) < action.width:  # MaskablePPO has pairs
+    elif isinstance(archive.action_space, spaces.MultiBinary) and len(actor[-1][1]) < action.width:
+        # MaskablePPO has pairs
         weight, bias = (_of_pairs(values) for values in actor[-1])
         actor[-1] = weight, bias
     _copy_weights(network.actor.body, actor)

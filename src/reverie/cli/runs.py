@@ -200,7 +200,7 @@ class PullCommand(TrustOption):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand(TrustOption):
-    """Import an agent of another library as a run, without unpickling anything."""
+    """Import an agent of another library as a run, without running code of its file."""
 
     library: Annotated[Literal["sb3"], Positional("LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
@@ -213,16 +213,11 @@ class ImportCommand(TrustOption):
     """New run folder. None: one below runs/."""
     vecnormalize: Path | None = None
     """The statistics of an agent trained with VecNormalize, vecnormalize.pkl; only arrays are read."""
-    obs_mean: Path | None = None
-    """Instead of vecnormalize.pkl, a .npy file of its obs_rms.mean, with --obs-var."""
-    obs_var: Path | None = None
-    """A .npy file of obs_rms.var."""
 
     def __call__(self) -> None:
         from reverie.agent.import_sb3 import import_sb3
 
-        statistics = {"vecnormalize": self.vecnormalize, "obs_mean": self.obs_mean, "obs_var": self.obs_var}
-        run = import_sb3(self.file, self.env, run=self.run, **statistics)
+        run = import_sb3(self.file, self.env, run=self.run, vecnormalize=self.vecnormalize)
         show(f"imported; reverie eval {relative_like(run, self.run)}")
 
 

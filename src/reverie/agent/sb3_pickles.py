@@ -1,7 +1,8 @@
-"""Running statistics of observations from the ``vecnormalize.pkl`` of Stable-Baselines3.
+"""Arrays and spaces from the pickles of Stable-Baselines3: running statistics of observations, and declared spaces.
 
-A pickle can name any function. Only NumPy's arrays and numbers are made here; objects of all other classes become
-dictionaries of their attributes, and no other function is called. A pickle can also claim memory that it does not fill.
+A pickle can name any function. Only NumPy's arrays and numbers, and Gymnasium's spaces, are made here; objects of all
+other classes become dictionaries of their attributes, and no other function is called. A pickle can also claim memory
+that it does not fill.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 
 from reverie.core.errors import DataError, ReverieError
 from reverie.core.files import read_file
@@ -21,9 +23,6 @@ MAX_BYTES = 1 << 28
 """Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
 MAX_OPERATIONS = 100_000
 """Maximum number of a pickle's operations; statistics of a vector have about 200."""
-
-
-ArrayOrFile = Path | str | np.ndarray
 
 
 class ObsStatistics(NamedTuple):
@@ -50,24 +49,32 @@ def _empty_array(*_: Any) -> np.ndarray:
     return np.empty(0)
 
 
-_NUMPY = {"_reconstruct": _empty_array, "scalar": np.float64(0).__reduce__()[0], "dtype": np.dtype}
+_NUMPY = {"_reconstruct": _empty_array, "scalar": np.float64(0).__reduce__()[0], "dtype": np.dtype,
+          "_frombuffer": np.zeros(1).__reduce_ex__(5)[0]}  # fmt: skip
 """What may be called, by name."""
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Calls nothing but ``_NUMPY``."""
+    """Calls nothing but ``_NUMPY`` and makes nothing but arrays, spaces and :class:`Attributes`."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return NumPy's function or type of this name; for all others, a class without behavior."""
+        """Return NumPy's function or type of this name, or a space; for all others, a class without behavior."""
+        if module.startswith(("gym.spaces.", "gymnasium.spaces.")):
+            kind = getattr(spaces, name, None)
+            return kind if isinstance(kind, type) and issubclass(kind, spaces.Space) else Attributes
         return _NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
+
+
+def read_pickle(content: bytes) -> Any:
+    """Return the object in a pickle; ValueError if it claims too much."""
+    _check_operations(content)
+    return ArrayUnpickler(io.BytesIO(content)).load()
 
 
 def read_statistics(file: Path) -> ObsStatistics | None:
     """Return the statistics in a file; None if its observations are not normalized."""
     try:
-        content = read_file(file, MAX_BYTES)
-        _check_operations(content)
-        state = ArrayUnpickler(io.BytesIO(content)).load()
+        state = read_pickle(read_file(file, MAX_BYTES))
         if not state["norm_obs"]:
             return None
         obs_rms = state["obs_rms"] if "mean" not in state["obs_rms"] else {"": state["obs_rms"]}
@@ -91,15 +98,3 @@ def _check_operations(pickled: bytes) -> None:
         claimed = argument if operation.name in limits and isinstance(argument, int) else 0
         if number > MAX_OPERATIONS or claimed > limits.get(operation.name, 0):
             raise ValueError(f"{operation.name} {argument} at operation {number:,} claims too much")
-
-
-def statistics_from_arrays(mean: ArrayOrFile, var: ArrayOrFile, rows: int) -> ObsStatistics:
-    """Return the statistics of a single observation from arrays or .npy files, with VecNormalize's default bounds."""
-    try:
-        moments = [np.load(x, allow_pickle=False) if isinstance(x, str | Path) else np.asarray(x) for x in (mean, var)]
-        mean, var = (np.asarray(values, float) for values in moments)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"obs_mean, obs_var: {error}. Expected .npy files of numbers.") from error
-    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
-        raise DataError("obs_mean, obs_var: expected finite numbers, and variances of 0 or more.")
-    return ObsStatistics({"": (mean, var)}, rows, 10.0, 1e-8)
