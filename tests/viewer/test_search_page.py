@@ -54,7 +54,8 @@ def test_a_search_over_the_wire(runs, site):
     assert len(board) == 18
     assert (found["player"], len(found["legal"]), sum(found["visits"]), found["at"]) == (0, 7, 60, 2)
     assert sum(map(bool, np.ravel(found["cells"]))) == 2
-    obs = {"board": np.array(talk("see", rows=3)["rows"][-1]["real"]["numbers"]["board"], np.float32), "player": 0}
+    seen = talk("set_context", rows=3)["rows"][-1]["real"]["numbers"]["board"]
+    obs = {"board": np.array(seen, np.float32), "player": 0}
     cells = np.array(found["cells"]).ravel()
     np.testing.assert_array_equal(obs["board"], np.concatenate([cells == 1, cells == 2]))
     mask = np.isin(np.arange(9), found["legal"]).astype(np.int8)
@@ -64,7 +65,7 @@ def test_a_search_over_the_wire(runs, site):
     alone = talk("search", at=2, simulations=0)
     assert (sum(alone["visits"]), alone["policy"], alone["q"]) == (0, alone["prior"], [None] * 9)
     assert alone["chosen"] == int(np.argmax(alone["prior"]))
-    before = talk("lane", number=0)["lanes"]
+    before = talk("switch_lane", number=0)["lanes"]
     moves = found["legal"][:2]
     after = talk("follow", at=2, actions=moves)
     assert [lane["name"] for lane in after["lanes"]] == [before[0]["name"], "search"]
@@ -75,7 +76,7 @@ def test_a_search_over_the_wire(runs, site):
     for actions in ([9], [], ["1"]):
         assert "expected a whole number" in talk("follow", at=2, actions=actions)["error"]
     assert "forbids" in talk("step", at=2, action=np.eye(9)[np.flatnonzero(mask == 0)[0]].tolist())["error"]
-    assert len(talk("lane", number=0)["lanes"]) == 2  # what was refused has left no lane
+    assert len(talk("switch_lane", number=0)["lanes"]) == 2  # what was refused has left no lane
     talk.socket.close()
 
 

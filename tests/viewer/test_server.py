@@ -138,7 +138,7 @@ def test_an_episode_over_the_wire(talk, folder):
         rows = talk("step")["rows"]
     assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
     assert [row["action"] is None for row in rows] == [False, True]
-    talk("see", rows=7)  # else the model, which has hardly learned, may expect the end before
+    talk("set_context", rows=7)  # else the model, which has hardly learned, may expect the end before
     assert len(talk("dream", at=6, steps=9)["rows"]) == 10
     future, _ = talk("branch", at=6, by="action", steps=3)["futures"]
     assert [len(future[name]) for name in ("values", "rewards", "conts")] == [3] * 3
@@ -147,7 +147,7 @@ def test_an_episode_over_the_wire(talk, folder):
     assert talk("edit", at=7, latent=0, value=1)["edits"] == 1
     assert talk("latent", at=7)["classes"][0] == 1
     assert talk("undo")["edits"] == 0
-    assert talk("see", rows=5)["context"] == 5
+    assert talk("set_context", rows=5)["context"] == 5
     known = talk("run")
     first, last = known["checkpoints"][0], known["checkpoints"][-1]
     assert first["name"] < last["name"]
@@ -179,7 +179,7 @@ def test_nonsense_is_answered_and_changes_nothing(talk):
     before = talk("step")["rows"]
     for text in WRONG:
         assert talk.raw(text)[0]["error"], text
-    assert talk("see", rows=2)["rows"] == before
+    assert talk("set_context", rows=2)["rows"] == before
 
 
 def test_several_rows_a_request(talk, monkeypatch):
@@ -188,11 +188,11 @@ def test_several_rows_a_request(talk, monkeypatch):
     assert [row["t"] for row in talk("step", steps=3)["rows"]] == [0, 1, 2, 3]
     rows = talk("step", steps=1000)["rows"]
     assert [row["real"]["last"] for row in rows] == [False] * (len(rows) - 1) + [True]
-    assert (rows[0]["real"]["reward"], talk("see", rows=1)["rows"][0]["real"]["reward"]) == (
+    assert (rows[0]["real"]["reward"], talk("set_context", rows=1)["rows"][0]["real"]["reward"]) == (
         1.0,
         None,
     )  # row 0 has none
-    card = talk("preview", seed=talk("see", rows=1)["seed"])
+    card = talk("preview", seed=talk("set_context", rows=1)["seed"])
     assert card["ending"] in ("the end", "time is up")
     assert (card["rows"], card["score"], card["last"]) == (rows[-1]["t"] + 1, rows[-1]["t"], True)
     monkeypatch.setattr(server, "MAX_STEP_SECONDS", -1)
@@ -352,7 +352,7 @@ def test_wrong_messages_print_one_traceback_for_each_kind(folder, capsys):
     for _ in range(3):
         for text in ("{", '{"do": "nothing"}', '{"do": "step", "more": 1}', '{"id": 3}', "[]", "3"):
             assert b'"error"' in page.answer(text)
-    assert capsys.readouterr().err.count("Traceback") == 5  # two of them are a missing command
+    assert capsys.readouterr().err.count("Traceback") == 6
 
 
 @pytest.mark.parametrize(
@@ -494,4 +494,4 @@ def test_the_server_knows_what_the_page_asks() -> None:
     """The page names functions by text, which renaming one in Python does not change."""
     scripts = (Path(server.__file__).parent / "static").glob("[!u]*.js")
     asked = {name for script in scripts for name in re.findall(r'\bask\("(\w+)"', script.read_text("utf-8"))}
-    assert {"hello", "compare_runs", "export_file"} <= asked <= {*server.COMMANDS}
+    assert {"hello", "compare_runs", "export_file"} <= asked <= {*server.COMMANDS, *server.CHANGES}

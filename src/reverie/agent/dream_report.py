@@ -125,12 +125,7 @@ def dream(
     _check_finite(predicted, agent.checkpoint)
     truth = _dream_targets(batch, agent.obs_spec)
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
-    origins = ["seen"] * context + ["imagined"] * (batch.shape[1] - context)
-    real = {prediction_name(key): x[0].numpy() for key, x in batch.obs.items()} | {"reward": batch.reward[0].numpy()}
-    first_strip = make_dream_strip(
-        agent.obs_spec, real, {key: x[0] for key, x in predicted.items()}, origins,
-        is_terminal=bool(batch.is_terminal[0, -1]),
-    )  # fmt: skip
+    first_strip = make_episode_strip(agent, batch, {key: x[0] for key, x in predicted.items()}, context)
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
     report_data = {
@@ -170,6 +165,14 @@ def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
     except NotImplementedError as error:
         raise ConfigError(str(error)) from None
     return {key: to_numpy(value) for key, value in predictions.items()}
+
+
+def make_episode_strip(agent: Agent, batch: Batch, predicted: Arrays, context: int) -> Strip:
+    """Return the strip of the first episode of a batch ``[B, T]`` and its dream ``[T, ...]`` after ``context`` rows."""
+    real = {prediction_name(key): x[0].numpy() for key, x in batch.obs.items()} | {"reward": batch.reward[0].numpy()}
+    origins = ["seen"] * context + ["imagined"] * (batch.shape[1] - context)
+    is_terminal = bool(batch.is_terminal[0, -1])
+    return make_dream_strip(agent.obs_spec, real, predicted, origins, is_terminal=is_terminal)
 
 
 def _check_finite(predicted: Arrays, checkpoint: Path) -> None:

@@ -122,9 +122,14 @@ class ImaginedTrajectory:
             return write_video(Path(path), tile(np.stack([border(picture, frames) for picture in pictures])), FPS)
 
 
+def has_world_model(player: Player) -> bool:
+    """Return whether the agent's learner has a world model."""
+    return getattr(player.algo, "world", None) is not None
+
+
 def require_world_model(player: Player) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
-    if getattr(player.algo, "world", None) is None:
+    if not has_world_model(player):
         raise ConfigError(f"{type(player.algo).__name__} has no world model to inspect.")
     return cast(Dreamer, player.algo)
 

@@ -18,6 +18,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.dream_report import predict_open_loop
 from reverie.agent.dream_strip import find_fall, make_value_strip
 from reverie.agent.play import PlayedStep, max_episode_steps, play_episode
+from reverie.agent.world_model_inspector import has_world_model
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.model_free import ModelFree
 from reverie.core.errors import ReverieError, count_noun
@@ -218,8 +219,7 @@ def _look(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
 def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str, np.ndarray], int | None, float, bool]:
     """Return ``lines``, ``fall``, ``gap`` and ``is_scaled`` of :class:`EpisodeLook` for an episode ``[1, T]``."""
     nothing: tuple[dict[str, np.ndarray], None, float, bool] = {}, None, np.nan, False
-    has_world = getattr(agent.algo, "world", None) is not None
-    if is_goal_agent(agent) or not (has_world or isinstance(agent.algo, ModelFree)):
+    if is_goal_agent(agent) or not (has_world_model(agent) or isinstance(agent.algo, ModelFree)):
         return nothing
     plain = batch.reward[0].numpy()
     rewards = critic_rewards(agent, plain)
@@ -235,7 +235,7 @@ def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str
 def _values(agent: Agent, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Return the critic's values of the rows of an episode ``[1, T]``, and the gaps of the best action, ``[T]``."""
     length = batch.shape[1]
-    if getattr(agent.algo, "world", None) is not None:
+    if has_world_model(agent):
         return predict_open_loop(agent, batch, length)[f"{INTERNAL_PREFIX}value"][0], np.full(length, np.nan)
     state, rows = agent.initial_state(1), list[dict[str, Any]]()
     for t in range(length):

@@ -19,7 +19,7 @@ from reverie.agent.agent_file import without_folders
 from reverie.agent.loading import load
 from reverie.agent.player import check_choice
 from reverie.agent.program import ROWS, Numbers
-from reverie.agent.world_model_inspector import require_world_model
+from reverie.agent.world_model_inspector import has_world_model, require_world_model
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
@@ -41,7 +41,7 @@ from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, descri
 from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, find, format_number
 from reverie.viewer.page import STATIC, make_page
 from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, keep_right_dreams
-from reverie.viewer.walk import Walk, has_world, make_walk
+from reverie.viewer.walk import Walk, make_walk
 from reverie.viewer.what_if import make_what_if
 
 Program = Literal["auto", "none", "float16", "int8"]
@@ -306,7 +306,7 @@ def _make_walk(
     """Return the agent's program beside its environment's or else recorded rows, and a remark if it is too large."""
     if program == "none":
         return None, ""
-    world = require_world_model(agent).world.parameters() if has_world(agent) else ()
+    world = require_world_model(agent).world.parameters() if has_world_model(agent) else ()
     weights = sum(parameter.numel() for parameter in world)
     sizes = {"float16": 2 * BASE64 * weights, "int8": BASE64 * weights}
     choices: list[Numbers] = ["float16", "int8"] if program == "auto" else [program]

@@ -26,6 +26,7 @@ from reverie.agent.right_dreams import (
     save_right_dreams,
 )
 from reverie.agent.sharing import format_train_command
+from reverie.agent.world_model_inspector import has_world_model
 from reverie.algos.base import prediction_name
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError
@@ -110,7 +111,7 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str =
     facts |= _count_successes([(x.task, x.success) for x in played if x.success is not None])
     facts["failures"] = [episode.ending for episode in played if episode.success is False]
     facts |= _compare_with_critic(agent, played)
-    if dreams and getattr(agent.algo, "world", None) is not None:
+    if dreams and has_world_model(agent):
         facts |= _judge_dreams(agent, dreams)
     return facts
 
@@ -310,7 +311,7 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     longest = max(range(len(batches)), key=lambda i: batches[i].shape[1])
     current, of_random = dream_again(agent, batches), dream_again(agent, random)
     before = cast(Agent, copy_to_cpu(agent))
-    snapshots, dreamt_by = [(agent.step, Share(*count_right(current)))], {agent.step: current[longest]}
+    snapshots, dreamt_by = [(agent.step, count_right(current))], {agent.step: current[longest]}
     for path in Checkpoints(agent.run / "dream_snapshots").paths():
         try:
             LearnerWeights(before.algo).load_state_dict(read_checkpoint(path, ["algo"])["algo"])
@@ -318,7 +319,7 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
         except ReverieError as error:
             logger.warning(f"{path} is left out of the report: {error}")
             continue
-        snapshots.append((step := step_from_name(path), Share(*count_right(dreamt))))
+        snapshots.append((step := step_from_name(path), count_right(dreamt)))
         dreamt_by[step] = dreamt[longest]
     snapshots.sort()
     wrong = {
@@ -327,7 +328,7 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
     }
     filmed = [FilmedDream(f"step {step:,}", batches[longest], *dreamt_by[step]) for step in sorted(dreamt_by)]
     return {
-        "dreams": Share(*count_right(current)), "random_dreams": Share(*count_right(of_random)),
+        "dreams": count_right(current), "random_dreams": count_right(of_random),
         "horizon": dream_horizon(agent), "snapshots": snapshots, "beginnings": (batches, random),
         "wrong_dreams": [_describe_wrong(dream) for part in wrong.values() for dream in part],
         "films": {

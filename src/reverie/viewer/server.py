@@ -183,7 +183,10 @@ class Page:
         try:
             request = json.loads(text)
             head = {"id": request.pop("id", None)}
-            done, pictures = COMMANDS[request.pop("do")](self, **request)
+            if (name := request.pop("do")) in CHANGES:
+                done, pictures = self.rows_since(getattr(self.open(), name)(**request))
+            else:
+                done, pictures = COMMANDS[name](self, **request)
         except ReverieError as error:
             done, pictures = {"error": str(error), "kind": type(error).__name__}, []
         except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
@@ -444,22 +447,14 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "pursue": _pursue,
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
-    "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
-    "dream": lambda page, at, steps=15, action=None, past_end=True: page.rows_since(
-        page.open().dream(at, steps, action, past_end=past_end)
-    ),
-    "lane": lambda page, number: page.rows_since(page.open().switch_lane(number)),
     "lane_pictures": _lane_pictures,
-    "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
-    "pick": lambda page, number: page.rows_since(page.open().pick(number)),
-    "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),
     "search": lambda page, at, simulations: (page.open().search(at, simulations), []),
-    "follow": lambda page, at, actions: page.rows_since(page.open().follow(at, actions)),
     "strip": lambda page, columns: (vars(page.open().strip(columns)), []),
-    "undo": lambda page: page.rows_since(page.open().undo()),
     "latent": lambda page, at: (page.open().latent(at), []),
 }
 """The requests by name."""
+CHANGES = frozenset({"start", "dream", "switch_lane", "set_context", "pick", "edit", "follow", "undo"})
+"""Requests that are methods of the session, which return the first row that they change: these rows are sent."""
 
 
 async def _serve_page(viewer: Viewer, socket: WebSocket) -> None:

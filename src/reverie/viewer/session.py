@@ -17,7 +17,7 @@ from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
 from reverie.agent.planning import LATENT_SIMULATIONS, can_search
 from reverie.agent.player import policy_mode
-from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
+from reverie.agent.world_model_inspector import WorldModelInspector, has_world_model, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
@@ -79,9 +79,7 @@ class Session:
 
     def _set_agent(self, agent: Agent) -> None:
         self.agent: Agent = agent
-        self.inspector: WorldModelInspector | None = (
-            WorldModelInspector(agent) if getattr(agent.algo, "world", None) is not None else None
-        )
+        self.inspector: WorldModelInspector | None = WorldModelInspector(agent) if has_world_model(agent) else None
         self.policy: Policy[Any] = agent.algo.policy
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from gymnasium import spaces
 from reverie.agent.agent import Agent
 from reverie.agent.policy_file import ExportReport, copy_to_cpu, export_policy
 from reverie.agent.program import Numbers, decode, encode
-from reverie.agent.right_dreams import RightDreams, count_right_dreams, dream_horizon, play_beginnings
-from reverie.agent.world_model_inspector import require_world_model
+from reverie.agent.right_dreams import count_right, dream_again, dream_horizon, play_beginnings
+from reverie.agent.world_model_inspector import has_world_model, require_world_model
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import Batch
 from reverie.envs.page_programs import find_page_program
@@ -53,7 +53,7 @@ def make_walk(
         script = find_page_program(env)
     if script is None:
         return None
-    has_dreams = has_world(agent)
+    has_dreams = has_world_model(agent)
     program, report = export_parts(agent, numbers, steps, world=has_dreams)
     states = {output["name"]: output["input"] for output in program["outputs"] if output["role"] == "state"}
     description = _describe(agent, numbers) | {"states": states}
@@ -68,11 +68,6 @@ def export_parts(agent: Agent, numbers: Numbers, steps: int, world: bool) -> tup
         path = Path(folder) / "program.json"
         report = export_policy(agent, path, format="program", steps=steps, numbers=numbers, world=world)
         return json.loads(path.read_text(encoding="utf-8")), report
-
-
-def has_world(agent: Agent) -> bool:
-    """Return whether the agent has a world model."""
-    return getattr(agent.algo, "world", None) is not None
 
 
 def _describe(agent: Agent, numbers: Numbers) -> dict[str, Any]:
@@ -101,17 +96,13 @@ def _describe_dreams(agent: Agent, numbers: Numbers, beginnings: Sequence[Sequen
     """Return how many dreams of the rounded model are right, in a sentence."""
     if beginnings is None:
         beginnings = [play_beginnings(agent, DREAMS, random=is_random) for is_random in (False, True)]
-    agents, random = (count_right_dreams(_round_weights(agent, numbers), batches) for batches in beginnings)
-    sentence = _sentence(agents, random, dream_horizon(agent))
-    return {"say": f"{WORLD_AND_DREAM} {sentence}", "discount": require_world_model(agent).world.discount}
-
-
-def _sentence(agents: RightDreams, random: RightDreams, horizon: int) -> str:
-    """Say how many dreams are right."""
-    return (
-        f"{agents.right} of {agents.total} dreams of up to {horizon} steps are right under the agent's actions, "
-        f"{random.right} of {random.total} under random ones."
+    rounded = _round_weights(agent, numbers)
+    agents, random = (count_right(dream_again(rounded, batches)) for batches in beginnings)
+    sentence = (
+        f"{agents.right} of {agents.total} dreams of up to {dream_horizon(agent)} steps are right under the agent's "
+        f"actions, {random.right} of {random.total} under random ones."
     )
+    return {"say": f"{WORLD_AND_DREAM} {sentence}", "discount": require_world_model(agent).world.discount}
 
 
 def _round_weights(agent: Agent, numbers: Numbers) -> Agent:

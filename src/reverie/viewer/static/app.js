@@ -243,7 +243,7 @@ class Page {
 
   // Asks for something that changes rows, and goes to the first of them, or to the row given.
   async change(what, given, to) {
-    if (!["see", "edit", "undo"].includes(what)) this.opening++; // the rest of the episode is another one
+    if (!["set_context", "edit", "undo"].includes(what)) this.opening++; // the rest of the episode is another one
     const head = await this.ask(what, given);
     if (!head) return null;
     this.takeRows(head);
@@ -412,7 +412,7 @@ class Page {
 
   observeHere() {
     if (!this.rows[this.at].real) return this.showNote("The model can only observe rows of the environment.");
-    return this.change("see", { rows: this.at + 1 }, this.at);
+    return this.change("set_context", { rows: this.at + 1 }, this.at);
   }
 
   // A new episode with a seed, by default the next one.
@@ -437,7 +437,7 @@ class Page {
 
   // Lets the model observe some rows; of a short episode, fewer than it does otherwise.
   async observe(rows = this.rows.length < 2 * this.context ? Math.max(1, this.rows.length >> 2) : this.context) {
-    const head = this.about.dreams && rows !== this.context && (await this.ask("see", { rows }));
+    const head = this.about.dreams && rows !== this.context && (await this.ask("set_context", { rows }));
     if (head) this.takeRows(head), this.show(); // one may have moved on since
   }
 

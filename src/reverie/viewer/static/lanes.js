@@ -56,7 +56,7 @@ export class Lanes {
   // Shows another lane, at the same row.
   async choose(number) {
     const { page } = this;
-    if (number !== this.current && this.list[number]) await page.change("lane", { number }, page.at);
+    if (number !== this.current && this.list[number]) await page.change("switch_lane", { number }, page.at);
   }
 
   // The current row if the episode has it too, under other actions than this lane; else -1.
