@@ -20,9 +20,7 @@ def colors(png):
     return {color for _, color in image.getcolors(image.width * image.height)}
 
 
-BLUE, ORANGE, GREEN, DARK = map(
-    ImageColor.getrgb, (colors_table.BLUE, colors_table.ORANGE, colors_table.GREEN, colors_table.TEXT)
-)
+BLUE, ORANGE, DARK = map(ImageColor.getrgb, (colors_table.BLUE, colors_table.ORANGE, colors_table.TEXT))
 
 
 def test_curve_shows_training_and_evaluation(tmp_path):
@@ -34,14 +32,6 @@ def test_curve_shows_training_and_evaluation(tmp_path):
     assert Image.open(png).height > Image.open(png).width  # below is a panel of success rates
     assert {BLUE, ORANGE} <= colors(png)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.png", "m.jsonl"]
-
-
-@pytest.mark.parametrize(("content", "is_drawn"), [("{", False), ('{"10": [1]}', False), ('{"10": [3, 4]}', True)])
-def test_right_dreams_are_drawn_below_the_scores(tmp_path, content, is_drawn):
-    (tmp_path / "dream").mkdir()
-    (tmp_path / "dream/right.json").write_text(content)
-    png = plot_learning_curve(logged(tmp_path / "m.jsonl", [(10, {"eval/score": 1.0})]), tmp_path / "curve.png")
-    assert (GREEN in colors(png)) == is_drawn
 
 
 @pytest.mark.parametrize("dims", [1, 13])

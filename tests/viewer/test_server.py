@@ -22,7 +22,6 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
-from reverie.agent.right_dreams import save_right_dreams  # noqa: E402
 from reverie.core import documents  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
@@ -33,7 +32,7 @@ from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
 from reverie.viewer.episode_source import crop, decode_png, encode_png  # noqa: E402
 from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
-from reverie.viewer.runs import find_runs, run_state, runs_table  # noqa: E402
+from reverie.viewer.runs import find_runs, runs_table  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -442,14 +441,6 @@ def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
         assert group["curves"]["episode/score"]["seeds"][0][0].tolist() == [last / 2, last]
         assert group["curves"]["episode/score"]["interval"][0][-1] == last
         assert group["finals"][0] == [last, 101]
-
-
-def test_right_dreams_are_in_the_table_and_over_training(tmp_path, logged_run):
-    run = logged_run(tmp_path / "run", [1.0])
-    assert "dream/right" not in runs_table({"run": run})[0]["curves"]
-    save_right_dreams(run, [(200, 3, 4), (100, 1, 4)], "dqn", "env steps")
-    expected = [[100, 200], [0.25, 0.75]]
-    assert [x["curves"]["dream/right"] for x in (runs_table({"run": run})[0], run_state(run))] == [expected] * 2
 
 
 def test_a_schedule_among_the_differences(tmp_path, logged_run):

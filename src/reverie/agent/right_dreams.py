@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from reverie.agent.agent import Agent
 from reverie.agent.dream_figures import Arrays
 from reverie.agent.dream_report import make_episode_strip, open_played_episodes, predict_open_loop, stack_windows
-from reverie.core.files import write_json
-from reverie.core.logger import logger
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.statistics import Share
 from reverie.core.types import FLAGS, Batch
-from reverie.log.right_dreams import RIGHT_DREAMS
 from reverie.log.strip import Strip
 from reverie.run.match import RandomPolicy
 
@@ -77,20 +73,3 @@ def _pad(episode: Batch, length: int) -> Batch:
     rows = torch.arange(length).clamp(max=episode.shape[1] - 1)
     columns = {name: getattr(episode, name)[:, rows] for name in ("action", "reward", *FLAGS)}
     return replace(episode, obs={key: x[:, rows] for key, x in episode.obs.items()}, extras={}, **columns)
-
-
-def save_right_dreams(run: Path, counts: Iterable[tuple[int, int, int]], title: str, unit: str) -> None:
-    """Keep how many dreams of snapshots are right, ``(step, right, total)``; draw the learning curve of the run again.
-
-    A disk error is only reported.
-    """
-    from reverie.log.plot import plot_learning_curve  # matplotlib takes long to import
-
-    path = run / f"{RIGHT_DREAMS}.json"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, {str(step): [right, total] for step, right, total in counts})
-        if (curve := run / "curve.png").is_file():
-            plot_learning_curve(run / "metrics.jsonl", curve, title, unit)
-    except OSError as error:
-        logger.warning(f"cannot write: {error}")

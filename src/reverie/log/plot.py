@@ -25,9 +25,8 @@ from reverie.core.statistics import (
     performance_profile,
     running_mean,
 )  # fmt: skip
-from reverie.log.colors import BACKGROUND, BLUE, GREEN, HUES, MUTED, ORANGE, TEXT, assign_hues
+from reverie.log.colors import BACKGROUND, BLUE, HUES, MUTED, ORANGE, TEXT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
-from reverie.log.right_dreams import read_right_dreams
 from reverie.log.style import label_lines, new_panels, save_figure, set_ends, style_axes, styled
 
 if TYPE_CHECKING:
@@ -53,13 +52,13 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
     Evaluations are drawn as interquartile means with 95 % intervals; the final evaluation has a separate mark. A second
-    panel shows success rates and the share of right dreams, if there are any.
+    panel shows success rates, if there are any.
     """
     rows = read_metrics(metrics, (*SCORE_METRICS, *SUCCESS_METRICS))
     train, (on_the_way, final) = metric_series(rows, "episode/score"), map(_interval, split_evaluations(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    fractions = [*(metric_series(rows, name) for name in SUCCESS_METRICS), read_right_dreams(metrics.parent)]
+    fractions = [metric_series(rows, name) for name in SUCCESS_METRICS]
     has_fractions = any(len(steps) for steps, _ in fractions)
     figure, (axes, *more_axes) = new_panels(1 + has_fractions, 1, SIZE)
     style_axes(axes, unit, "return of an episode", title)
@@ -88,12 +87,10 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
 
 
 def _draw_fractions(axes: Axes, fractions: Sequence[Series], unit: str) -> None:
-    """Draw the success rates of training episodes and of evaluations, and the share of right dreams."""
-    *success, dreams = (len(steps) for steps, _ in fractions)
-    names = ["successful episodes"] * any(success) + ["right dreams"] * bool(dreams)
-    style_axes(axes, unit, f"fraction of {' and '.join(names)}")
+    """Draw the success rates of training episodes and of evaluations."""
+    style_axes(axes, unit, "fraction of successful episodes")
     labels: list[Label] = []
-    styles = (("training episodes", BLUE, ""), ("evaluation", ORANGE, "o-"), ("right dreams", GREEN, "o--"))
+    styles = (("training episodes", BLUE, ""), ("evaluation", ORANGE, "o-"))
     for (steps, rates), (text, color, style) in zip(fractions, styles, strict=True):
         if len(steps):
             axes.plot(steps, rates, style or _line_style((steps, rates)), color=color)

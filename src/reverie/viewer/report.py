@@ -40,7 +40,7 @@ from reverie.viewer.compared_runs import (
 from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
 from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, find, format_number
 from reverie.viewer.page import STATIC, make_page
-from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film, keep_right_dreams
+from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film
 from reverie.viewer.walk import Walk, make_walk
 from reverie.viewer.what_if import make_what_if
 
@@ -123,8 +123,6 @@ def report(
         run = _load_if_possible(next(iter(paths.values()), runs[0]), loading)
         folder, is_page = run.run if isinstance(run, Agent) else run, Path(out or "").suffix != ".json"
         content = _describe_run(run, episodes, dreams, frames * is_page, program if is_page else "none", max_bytes)
-        if isinstance(run, Agent):
-            keep_right_dreams(run, content.facts)
         default = folder / "report.html" if folder.is_dir() else Path(f"{folder.name}.html")
     return _write(content, default if out is None else Path(out), int(max_bytes))
 

@@ -23,7 +23,6 @@ from reverie.agent.right_dreams import (
     dream_again,
     dream_horizon,
     play_beginnings,
-    save_right_dreams,
 )
 from reverie.agent.sharing import format_train_command
 from reverie.agent.world_model_inspector import has_world_model
@@ -336,13 +335,6 @@ def _judge_dreams(agent: Agent, dreams: int) -> dict[str, Any]:
             "Snapshot": [filmed[i] for i in spread(len(filmed), MAX_FILMED)],
         },
     }  # fmt: skip
-
-
-def keep_right_dreams(agent: Agent, facts: Mapping[str, Any]) -> None:
-    """Keep how many dreams are right in the run, for its curve and for the viewer."""
-    if counts := [(step, *share) for step, share in facts.get("snapshots", ())]:
-        title = f"{agent.config.name} on {agent.config.task_label}"
-        save_right_dreams(agent.run, counts, title, "env steps" if agent.config.unit == "steps" else "updates")
 
 
 def _list_wrong(

@@ -14,7 +14,6 @@ from reverie.core import wall_clock
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.lock import is_in_use
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
-from reverie.log.right_dreams import RIGHT_DREAMS, read_right_dreams
 from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.viewer.comparison import METRICS, GroupKey, group_key, thin_series
@@ -86,13 +85,7 @@ def run_state(run: Path) -> dict[str, Any]:
     listed = [{"name": path.name, "step": step_from_name(path)} for path in find_checkpoints(run).values()]
     state = {"checkpoints": listed, "best": best.name if best else None, "live": _is_live(run)}
     rows = read_metrics(RunFolder(run).metrics)
-    return state | {"curves": curves(rows) | _right_dreams(run), "finals": _final_scores(rows)}
-
-
-def _right_dreams(run: Path) -> dict[str, list[list[float]]]:
-    """Return the share of right dreams as a curve by name; {} if it was never counted."""
-    steps, fractions = read_right_dreams(run)
-    return {RIGHT_DREAMS: [steps.astype(int).tolist(), fractions.tolist()]} if len(steps) else {}
+    return state | {"curves": curves(rows), "finals": _final_scores(rows)}
 
 
 def _final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
@@ -110,7 +103,7 @@ def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
     for name, path in runs.items():
         try:
             folder = RunFolder(path)
-            files = (folder.config, folder.metrics, folder.checkpoints, path / f"{RIGHT_DREAMS}.json")
+            files = (folder.config, folder.metrics, folder.checkpoints)
             stats = [p.stat() for p in files if p.exists()]
             key, line = _describe_run(path, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
             changed = max(int(stat.st_mtime) for stat in (path.stat(), *stats[:2]))
@@ -128,5 +121,5 @@ def _describe_run(run: Path, _stamps: tuple[tuple[int, int], ...]) -> tuple[Grou
     saved, rows = read_saved_config(run), read_metrics(RunFolder(run).metrics, (*METRICS, FINAL))
     line = {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
     steps = [row["step"] for row in rows[-1:]] + [*map(step_from_name, Checkpoints(RunFolder(run).checkpoints).paths())]
-    scores = {"curves": curves(rows) | _right_dreams(run), "finals": _final_scores(rows), "step": max(steps, default=0)}
+    scores = {"curves": curves(rows), "finals": _final_scores(rows), "step": max(steps, default=0)}
     return group_key(saved), line | scores

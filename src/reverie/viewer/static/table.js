@@ -11,7 +11,7 @@ const evaluation = (run) => {
   const [steps, scores] = run.curves?.["eval/score"] ?? [[], []], end = run.finals?.at(-1);
   return end && !(steps.at(-1) > end[0]) ? [...end, true] : [steps.at(-1), scores.at(-1) ?? null, false];
 };
-const withScores = (run) => ({ ...run, score: last(run.curves?.["episode/score"]), right: last(run.curves?.["dream/right"]), evaluation: evaluation(run), height: last(run.curves?.[charted(run)]) });
+const withScores = (run) => ({ ...run, score: last(run.curves?.["episode/score"]), evaluation: evaluation(run), height: last(run.curves?.[charted(run)]) });
 
 // Runs with the same settings as one line, with means over their seeds; of copies of a seed the first counts.
 function merge(runs) {
@@ -22,12 +22,12 @@ function merge(runs) {
   };
   const names = runs.map((run) => run.name), shared = [...names[0]].findIndex((letter, i) => names.some((name) => name[i] !== letter));
   return { ...runs[0], runs, name: names[0].slice(0, shared).replace(/[\W_]*(seed)?[\W_]*$/, "") || runs[0].algorithm, count: countRuns(runs.length, seeds.length),
-    step: Math.max(...runs.map((run) => run.step)), changed: Math.max(...runs.map((run) => run.changed)), live: runs.some((run) => run.live), score: mean((run) => run.score), right: mean((run) => run.right),
+    step: Math.max(...runs.map((run) => run.step)), changed: Math.max(...runs.map((run) => run.changed)), live: runs.some((run) => run.live), score: mean((run) => run.score),
     evaluation: [null, mean((run) => run.evaluation[1]), runs.every((run) => run.evaluation[2])], height: mean((run) => run.height) };
 }
 
-const NUMBERS = new Set(["seed", "step", "episode score", "evaluation", "right dreams"]);
-let COLUMNS = [
+const NUMBERS = new Set(["seed", "step", "episode score", "evaluation"]);
+const COLUMNS = [
   ["run", (run) => run.name, (run) => el("a", { href: `?run=${encodeURIComponent(run.name)}` }, run.name)],
   ["algorithm", (run) => run.algorithm ?? ""],
   ["environment", (run) => run.env ?? ""],
@@ -36,7 +36,6 @@ let COLUMNS = [
   ["episode score", (run) => run.score, (run) => formatScore(run.score)],
   ["evaluation", (run) => run.evaluation[1], (run) => el("span", { title: run.evaluation[2] ? "at the end of training" : "during training" },
     formatScore(run.evaluation[1]), run.evaluation[2] ? " ◆" : "")],
-  ["right dreams", (run) => run.right, (run) => (run.right === null ? "–" : `${Math.round(100 * run.right)} %`)],
   ["curve", (run) => run.height, (run) => spark(run.runs ?? [run])],
   ["changed", (run) => run.changed ?? null, (run) => (run.live ? el("span", { className: "live" }, "training now") : formatDate(new Date(run.changed * 1000)))],
 ];
@@ -68,7 +67,6 @@ export class RunTable {
   constructor(page, hello) {
     this.page = page;
     this.runs = hello.runs.map(withScores);
-    COLUMNS = COLUMNS.filter(([name]) => name !== "right dreams" || this.runs.some((run) => run.right !== null));
     this.opened = new Set(); // groups whose runs are listed
     this.ticked = new Set(remembered("runs")?.split(","));
     this.by = [COLUMNS.length - 1, -1];
