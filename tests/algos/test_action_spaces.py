@@ -101,7 +101,7 @@ def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
 def test_a_single_choice_is_computed_as_if_there_were_no_others(classes):
     """To the last bit: also which numbers are drawn."""
     torch.manual_seed(0)
-    q, other, more = torch.randn(7, 4), torch.randn(7, 4), torch.randn(2, 7, 4)
+    q, other = torch.randn(7, 4), torch.randn(7, 4)
     hot = F.one_hot(torch.arange(7) % 4, 4).float()
     best = q.gather(-1, other.argmax(-1, keepdim=True)).squeeze(-1)
     limit = other.amax(-1, keepdim=True) - 0.3
@@ -110,7 +110,6 @@ def test_a_single_choice_is_computed_as_if_there_were_no_others(classes):
         (categorical.best_value(q, other, classes), best),
         (categorical.logsumexp_joint(q, classes), torch.logsumexp(q, -1)),
         (categorical.likely_values(q, other, -0.3, classes), q.masked_fill(other < limit, -math.inf)),
-        (categorical.expected_min_q(q, more, classes), (torch.softmax(q, -1) * more.amin(0)).sum(-1)),
     ):
         assert torch.equal(found, expected)
 

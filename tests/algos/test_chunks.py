@@ -31,7 +31,7 @@ from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
 from reverie.nn.actor_critic import CriticStack
 from reverie.nn.exploration import ChunkPolicy
-from reverie.nn.normals import DiagonalNormal
+from reverie.nn.normals import ClippedNormal
 
 
 def flows(size):
@@ -119,7 +119,7 @@ def test_chunks_are_taken_whole_unless_an_episode_begins():
 
 
 def gaussian(size):
-    return Tiny(2 * size * ACTS, lambda y: DiagonalNormal(*y.chunk(2, -1)))
+    return Tiny(2 * size * ACTS, lambda y: ClippedNormal(*y.chunk(2, -1)))
 
 
 @pytest.mark.parametrize("kind", ["deterministic", "stochastic"])
@@ -137,7 +137,7 @@ def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
             if kind == "deterministic":
                 errors.append((chunk[part] - action).square().mean())
             else:
-                errors.append(-normal_density(DiagonalNormal(chunk.mean[part], chunk.log_std[part]), action))
+                errors.append(-normal_density(ClippedNormal(chunk.mean[part], chunk.log_std[part]), action))
     loss = made(rows).terms["actor"]
     close(loss, mean(errors))
     same_gradients(made, loss, mean(errors), "actor")

@@ -14,7 +14,7 @@ from reverie.experiment.bench import noise_batch
 from reverie.nn.dense_rssm import CELLS, CellStack
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
-from reverie.nn.normals import TanhNormalDistribution, TruncatedNormal
+from reverie.nn.normals import SquashedNormal, TruncatedNormal
 from reverie.nn.number_distributions import SupportDistribution
 from reverie.objectives.kl import BalancedKL, FreeNats, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
@@ -102,10 +102,10 @@ def test_divergences_and_free_nats():
     torch.testing.assert_close(shares, [[0.2, 0.8], [1.0, 1.0]], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dist", [TruncatedNormal, TanhNormalDistribution])
+@pytest.mark.parametrize("dist", [TruncatedNormal, SquashedNormal])
 def test_densities_of_continuous_actions_sum_to_one(dist):
     mean, std = torch.tensor([[0.7], [-0.2]]), torch.tensor([[0.3], [1.1]])
-    policy = dist(mean, std)
+    policy = dist(mean, std=std)
     grid = torch.linspace(-1 + 1e-4, 1 - 1e-4, 20_001)[:, None, None]
     density = policy.log_prob(grid.expand(-1, 2, 1)).exp()  # [n, 2]
     torch.testing.assert_close(torch.trapezoid(density, grid[:, 0], dim=0), torch.ones(2), rtol=0, atol=3e-3)
@@ -120,11 +120,11 @@ def test_densities_of_continuous_actions_sum_to_one(dist):
 
 
 def test_samples_of_actions_have_a_gradient():
-    for dist in (TruncatedNormal, TanhNormalDistribution):
+    for dist in (TruncatedNormal, SquashedNormal):
         mean, drawn = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True), []
         for shift in (0.0, 1e-5, -1e-5):
             torch.manual_seed(1)
-            drawn.append(dist(mean + shift, torch.ones_like(mean)).rsample())
+            drawn.append(dist(mean + shift, std=torch.ones_like(mean)).rsample())
         here, up, down = drawn
         (grad,) = torch.autograd.grad(here.sum(), mean)
         torch.testing.assert_close(grad, ((up - down) / 2e-5).detach(), rtol=1e-3, atol=1e-6)

@@ -45,7 +45,7 @@ def test_losses_are_those_of_a_plain_script():
     agent = config.build(SPECS["vector"], CHOICE, seed=1)
     data, network = windows(), agent.objective.network
     decision = network(data.obs)
-    logits, value = decision.policy.logits.log_softmax(-1), decision.value
+    logits, value = decision.policy.log_probs, decision.value
     known = value.detach()
     actor, critic, entropy, count = 0.0, 0.0, 0.0, 0
     for b in range(3):

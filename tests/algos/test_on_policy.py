@@ -9,9 +9,9 @@ from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
+from reverie.nn.distributions import Categoricals, JointDistribution, slices_by_kind
 from reverie.nn.memory import GRU, LSTM
-from reverie.nn.normals import UnclippedNormal
+from reverie.nn.normals import Normal
 from reverie.nn.optim import GlobalRMSpropConfig
 from reverie.objectives.policy import clipped_surrogate, standardize
 
@@ -152,11 +152,10 @@ def test_acting_remembers_what_learning_sees():
 def test_mixed_actions_are_the_sum_of_their_parts():
     logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
     spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
-    joint = HybridDistribution(
-        UnclippedNormal(mean, log_std), GumbelCategoricals(logits, (3,)), ActionLayout(ActionSpec(parts=spec))
-    )
+    parts = {"numbers": Normal(mean, log_std), "choices": Categoricals(logits, (3,))}
+    joint = JointDistribution(parts, slices_by_kind(ActionSpec(parts=spec)))
     one, other = torch.distributions.Categorical(logits=logits), torch.distributions.Normal(mean, log_std.exp())
-    action, density = joint.sample()
+    action, density = joint.sample_and_log_prob()
     torch.testing.assert_close(density, one.log_prob(action[:, :3].argmax(-1)) + other.log_prob(action[:, 3:]).sum(-1))
     torch.testing.assert_close(joint.log_prob(action), density)
     torch.testing.assert_close(joint.entropy(), one.entropy() + other.entropy().sum(-1))
@@ -175,7 +174,7 @@ def test_masked_actions_have_no_probability_and_no_gradient(spec, memory):
     state = torch.zeros(500, network.width) if memory else None
     obs = {"state": torch.randn(500, 1, 3), MASK_KEY: legal.expand(500, 1, 3)}
     policy = network(obs, torch.ones(500, 1, dtype=torch.bool), state).policy
-    taken, density = policy.sample()
+    taken, density = policy.sample_and_log_prob()
     assert not (taken[..., cut.start] > 0.5).any() or legal[..., cut.start].all()
     (density.sum() + policy.entropy().sum()).backward()
     assert all(torch.isfinite(p.grad).all() for p in network.actor.parameters())

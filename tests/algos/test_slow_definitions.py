@@ -62,14 +62,14 @@ from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.algos.tqc import TQCConfig, TQCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import CriticStack
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
-from reverie.nn.normals import DiagonalNormal, SquashedNormal
+from reverie.nn.distributions import Categoricals, JointDistribution, slices_by_kind
+from reverie.nn.normals import ClippedNormal, Normal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4
 ONE, TWO = (ACTS,), (2, 3)
 """The classes of a single choice and of two."""
-LAYOUT = ActionLayout(
+LAYOUT = slices_by_kind(
     ActionSpec(parts={
         "a": ActionPart(kind="categorical", classes=(2,)), "b": ActionPart(kind="continuous", size=2),
         "c": ActionPart(kind="categorical", classes=(3,)),
@@ -91,14 +91,14 @@ def gaussian(kind: Callable[..., Any]) -> Tiny:
 
 
 def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
-    return Tiny(sum(classes), lambda y: GumbelCategoricals(y, classes))
+    return Tiny(sum(classes), lambda y: Categoricals(y, classes))
 
 
 def both(kind: Callable[..., Any]) -> Tiny:
     return Tiny(
         9,
-        lambda y: HybridDistribution(
-            kind(*y[..., :4].tanh().chunk(2, -1)), GumbelCategoricals(y[..., 4:], TWO), LAYOUT
+        lambda y: JointDistribution(
+            {"numbers": kind(*y[..., :4].tanh().chunk(2, -1)), "choices": Categoricals(y[..., 4:], TWO)}, LAYOUT
         ),
     )
 
@@ -185,12 +185,12 @@ def entropy_of(logits: torch.Tensor) -> Any:
 
 def log_prob(policy: Any, action: torch.Tensor) -> Any:
     """Of numbers, of choices, or of two numbers between two choices."""
-    if isinstance(policy, DiagonalNormal):
+    if isinstance(policy, Normal):
         return normal_density(policy, action)
-    if isinstance(policy, GumbelCategoricals):
-        return torch.log(probability(policy.logits, taken(action)))
+    if isinstance(policy, Categoricals):
+        return torch.log(probability(policy.log_probs, taken(action)))
     classes = torch.cat([action[:2], action[4:]])
-    return normal_density(policy.numbers, action[2:4]) + log_prob(policy.choices, classes)
+    return normal_density(policy.parts["numbers"], action[2:4]) + log_prob(policy.parts["choices"], classes)
 
 
 class TinyVAE(nn.Module):
@@ -324,12 +324,12 @@ def discrete_sac(made, data):
     alpha = math.exp(made.log_temperature.item())
 
     def worth(obs, b, t):
-        logits, q = made.actor(obs).logits, least(made.target_critic.model(obs))
+        logits, q = made.actor(obs).log_probs, least(made.target_critic.model(obs))
         bonus = alpha * entropy_of(logits).item()
         return expected(logits, q).item() + bonus, bonus
 
     def each(obs, action, y, b, t):
-        logits, q = made.actor(obs).logits, made.critic(obs)
+        logits, q = made.actor(obs).log_probs, made.critic(obs)
         entropy = entropy_of(logits)
         return {
             "critic": 0.5 * data.weight[b] * sum((additive(x, taken(action)) - y) ** 2 for x in q),
@@ -351,8 +351,8 @@ def hybrid_sac(made, data):
     def drawn(obs, critic, z):
         """The value, of values without gradient but by the numbers; and the entropy."""
         policy = made.actor(obs)
-        numbers, density = squashed_draw(policy.numbers, z)
-        logits = policy.choices.logits
+        numbers, density = squashed_draw(policy.parts["numbers"], z)
+        logits = policy.parts["choices"].log_probs
         q = critic(obs, numbers)
         best = for_actor(made, q) if critic is made.critic else least(q)
         return expected(logits, best), entropy_of(logits) - density
@@ -714,10 +714,10 @@ def discrete_crr(made, data):
     """Equations 2 to 4, whose expectations are exact."""
 
     def worth(obs, b, t):
-        return expected(made.target_actor.model(obs).logits, least(made.target_critic.model(obs))).item(), 0.0
+        return expected(made.target_actor.model(obs).log_probs, least(made.target_critic.model(obs))).item(), 0.0
 
     def each(obs, action, y, b, t):
-        logits, q, a = made.actor(obs).logits, made.critic(obs), taken(action)
+        logits, q, a = made.actor(obs).log_probs, made.critic(obs), taken(action)
         advantage = (additive(least(q), a) - expected(logits, least(q))).item()
         weight = weigh(made.cfg.filter, advantage)
         td = sum(data.weight[b] * (additive(x, a) - y) ** 2 for x in q)
@@ -816,12 +816,12 @@ CASES = {
            CQL | {"value_floor": "monte_carlo"}, CQL | {"conservative_weight": LAGRANGE}],
     ),
     "crr": Case(
-        lambda c: CRRObjective(gaussian(DiagonalNormal), two(), c), CRRConfig, crr, AC,
+        lambda c: CRRObjective(gaussian(ClippedNormal), two(), c), CRRConfig, crr, AC,
         [{"num_samples": SAMPLES, "filter": Exp(0.3, 1.2), "baseline": "max", "value_estimator": TDLambda(0.8)},
          {"num_samples": SAMPLES, "filter": Binary(), "baseline": "mean"}, {"num_samples": SAMPLES, "filter": All()}],
     ),
     "iql": Case(
-        lambda c: IQLObjective(gaussian(DiagonalNormal), two(), state_value(), c), IQLConfig, iql, ACV,
+        lambda c: IQLObjective(gaussian(ClippedNormal), two(), state_value(), c), IQLConfig, iql, ACV,
         [IQL | x for x in ESTIMATORS],
     ),
     "discrete_bcq": Case(
@@ -873,7 +873,7 @@ CASES = {
         lambda c: IQLObjective(choosing(TWO), two(sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL], several,
     ),
     "iql_mixed": Case(
-        lambda c: IQLObjective(both(DiagonalNormal), two(2 + sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL],
+        lambda c: IQLObjective(both(ClippedNormal), two(2 + sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL],
         mixed,
     ),
     "sac_mixed": Case(
@@ -896,7 +896,7 @@ def test_clones_against_the_definition():
     data = several()
     for clone, rows, each in (
         (actor(), batch(), lambda y, action: (y - action).square().mean()),
-        (gaussian(DiagonalNormal), batch(), lambda y, action: -log_prob(y, action)),
+        (gaussian(ClippedNormal), batch(), lambda y, action: -log_prob(y, action)),
         (choosing(TWO), data, lambda y, action: -log_prob(y, action)),
     ):
         made, at = BCObjective(clone), moves(rows)

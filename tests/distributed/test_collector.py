@@ -117,9 +117,8 @@ class Logits:
     def __init__(self, logits: Tensor) -> None:
         self.classes = torch.distributions.OneHotCategorical(logits=logits, validate_args=False)
 
-    def sample(self) -> tuple[Tensor, Tensor]:
-        action = self.classes.sample()
-        return action, self.classes.log_prob(action)
+    def sample(self) -> Tensor:
+        return self.classes.sample()
 
     def mode(self) -> Tensor:
         return self.classes.mode

@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.nn.actors import CategoricalActor, HybridActor
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
-from reverie.nn.functional import mask_illegal
+from reverie.nn.distributions import Categoricals, JointDistribution, slices_by_kind, take_part
 from reverie.nn.network import NetworkConfig
-from reverie.nn.normals import DiagonalNormal
+from reverie.nn.normals import ClippedNormal
 
 SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 
 
 def test_probabilities_are_of_each_choice_alone():
     logits = torch.tensor([[0.0, 1.0, 5.0, 2.0, 2.0]], dtype=torch.float64)
-    made, two, three = GumbelCategoricals(logits, (2, 3)), 1 + math.e, math.exp(5) + 2 * math.exp(2)
+    made, two, three = Categoricals(logits, (2, 3)), 1 + math.e, math.exp(5) + 2 * math.exp(2)
     expected = [1 / two, math.e / two, math.exp(5) / three, math.exp(2) / three, math.exp(2) / three]
     torch.testing.assert_close(made.log_probs.exp()[0].tolist(), expected)
     action = torch.tensor([[1.0, 0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
@@ -28,8 +27,8 @@ def test_probabilities_are_of_each_choice_alone():
 
 def test_draws_have_their_probabilities():
     torch.manual_seed(0)
-    made = GumbelCategoricals(torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5), (3, 2))
-    action, log_pi = made.sample()
+    made = Categoricals(torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5), (3, 2))
+    action, log_pi = made.sample_and_log_prob()
     assert (action[:, :3].sum(-1) == 1).all()
     assert (action[:, 3:].sum(-1) == 1).all()
     torch.testing.assert_close(action.mean(0), made.log_probs[0].exp(), rtol=0, atol=0.02)
@@ -40,9 +39,9 @@ def test_draws_have_their_probabilities():
 
 def test_expectations():
     logits, values = torch.tensor([0.0, math.log(3.0), 1.0, 1.0]), torch.tensor([8.0, 4.0, 1.0, 2.0])
-    torch.testing.assert_close(GumbelCategoricals(logits[:2], (2,)).mean(values[:2]).item(), 0.25 * 8 + 0.75 * 4)
+    torch.testing.assert_close(Categoricals(logits[:2], (2,)).mean(values[:2]).item(), 0.25 * 8 + 0.75 * 4)
     torch.testing.assert_close(
-        GumbelCategoricals(logits, (2, 2)).mean(values).item(), 0.25 * 8 + 0.75 * 4 + 1.5
+        Categoricals(logits, (2, 2)).mean(values).item(), 0.25 * 8 + 0.75 * 4 + 1.5
     )  # they add up
 
 
@@ -62,18 +61,19 @@ MIXED = ActionSpec(
 
 
 def test_numbers_and_choices_lie_where_the_flat_action_has_them():
-    layout, flat = ActionLayout(MIXED), torch.arange(8.0).expand(4, 8)
-    numbers, classes = layout.split(flat)
-    assert (numbers[0].tolist(), classes[0].tolist()) == ([2, 3, 7], [0, 1, 4, 5, 6])
-    assert torch.equal(layout.join(numbers, classes), flat)
+    slices, flat = slices_by_kind(MIXED), torch.arange(8.0).expand(4, 8)
+    parts = {kind: take_part(flat, slices[kind]) for kind in ("numbers", "choices")}
+    assert (parts["numbers"][0].tolist(), parts["choices"][0].tolist()) == ([2, 3, 7], [0, 1, 4, 5, 6])
+    assert torch.equal(JointDistribution({}, slices)._join(parts), flat)
 
 
 def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
     torch.manual_seed(0)
     mean, log_std = torch.tensor([0.1, -0.2, 0.3]).expand(20_000, 3), torch.tensor(-3.0).expand(20_000, 3)
     logits = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5)
-    made = HybridDistribution(DiagonalNormal(mean, log_std), GumbelCategoricals(logits, (2, 3)), ActionLayout(MIXED))
-    action, density = made.sample()
+    parts = {"numbers": ClippedNormal(mean, log_std), "choices": Categoricals(logits, (2, 3))}
+    made = JointDistribution(parts, slices_by_kind(MIXED))
+    action, density = made.sample_and_log_prob()
     one, two = logits[0, :2].softmax(-1), logits[0, 2:].softmax(-1)
     expected = torch.cat([one, mean[0, :2], two, mean[0, 2:]])
     torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
@@ -86,7 +86,7 @@ def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
 def test_illegal_classes_beside_numbers_are_never_drawn():
     actor = HybridActor(SPEC, MIXED, NetworkConfig())
     legal = torch.tensor([False, True, True, True, True, False, True, True])
-    action, density = actor({"state": torch.randn(500, 3), MASK_KEY: legal.expand(500, 8)}).sample()
+    action, density = actor({"state": torch.randn(500, 3), MASK_KEY: legal.expand(500, 8)}).sample_and_log_prob()
     assert torch.equal((action != 0).any(0), legal)
     assert density.isfinite().all()
 
@@ -103,8 +103,8 @@ def test_illegal_classes_of_any_choices_are_never_taken_and_count_for_nothing(cl
     legal = torch.rand(7, sum(classes), generator=g) < 0.5
     for part in torch.split(legal, list(classes), -1):
         part[torch.arange(7), torch.randint(part.shape[-1], (7,), generator=g)] = True
-    policy = GumbelCategoricals(mask_illegal(logits, {MASK_KEY: legal}), classes)
-    action, density = policy.sample()
+    policy = Categoricals(logits, classes, legal=legal)
+    action, density = policy.sample_and_log_prob()
     assert not ((action.bool() | policy.mode().bool()) & ~legal).any()
     hand = torch.split(logits.masked_fill(~legal, -torch.inf), list(classes), -1)
     known = [torch.distributions.Categorical(logits=x) for x in hand]

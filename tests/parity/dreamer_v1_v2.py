@@ -26,9 +26,9 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.actor import DreamerActor, JointDistribution, TanhNormal, TruncNormal
-from reverie.nn.distributions import Categoricals, straight_through
-from reverie.nn.normals import TanhNormalDistribution
+from reverie.nn.actor import DreamerActor, TanhNormal, TruncNormal
+from reverie.nn.distributions import Categoricals, JointDistribution, straight_through
+from reverie.nn.normals import SquashedNormal
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 from .comparison import MISSING, Comparison
@@ -406,12 +406,12 @@ def drawing(rssm: StateSpaceModel, draw: Callable[[Tensor], Tensor]) -> Iterator
 @contextmanager
 def entropy_of_modes() -> Iterator[None]:
     """Within, entropies of tanh-normal policies are of the mode in place of a hundred samples."""
-    own = TanhNormalDistribution.entropy
-    TanhNormalDistribution.entropy = lambda self: -self.density(self.mean)
+    own = SquashedNormal.entropy
+    SquashedNormal.entropy = lambda self: -self.density(self.mean)
     try:
         yield
     finally:
-        TanhNormalDistribution.entropy = own
+        SquashedNormal.entropy = own
 
 
 def chain(
@@ -896,8 +896,7 @@ class RecordingV1(Recording):
         def pick(policy: JointDistribution) -> Tensor:
             (part,), drawn = policy.parts.values(), next(actions, None)
             if isinstance(part, Categoricals) and drawn is not None:
-                log_probs = part.log_probs[..., 0, :]
-                return straight_through(part.probs[..., 0, :], (log_probs + drawn).argmax(-1))
+                return straight_through(part.probs[..., 0, :], (part.log_probs + drawn).argmax(-1))
             return mode(policy) if drawn is None else (part.mean + part.std * drawn).tanh()
 
         return lambda mean: next(latents), pick

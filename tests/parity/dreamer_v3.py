@@ -16,8 +16,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.actor import JointDistribution
 from reverie.nn.decoder import ImagePrediction, SymlogPrediction
+from reverie.nn.distributions import JointDistribution
 
 from .comparison import MISSING, Comparison
 

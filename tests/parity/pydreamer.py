@@ -22,9 +22,9 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
-from reverie.nn.actor import JointDistribution, NormalTanh, TanhNormal
+from reverie.nn.actor import NormalTanh, TanhNormal
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.distributions import Categoricals, straight_through
+from reverie.nn.distributions import Categoricals, JointDistribution, straight_through
 from reverie.nn.normals import Normal
 from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
@@ -409,7 +409,7 @@ class RecordingPyDreamer(Recording):
             if drawn is None:
                 return mode(policy)
             if isinstance(part, Categoricals):
-                return straight_through(part.probs[..., 0, :], (part.log_probs[..., 0, :] + drawn).argmax(-1))
+                return straight_through(part.probs[..., 0, :], (part.log_probs + drawn).argmax(-1))
             sample = part.mean + part.std * drawn
             return sample if type(part) is Normal else sample.tanh()
 

@@ -461,7 +461,7 @@ def interpolated(image: Tensor, shift: Tensor, pad: int) -> Tensor:
 def log_probs(agent: R2Dreamer, feature: Tensor) -> Tensor:
     """Return ln p of the actions, unimix included."""
     (policy,) = agent.actor(feature).parts.values()
-    return policy.log_probs.flatten(-2)
+    return policy.log_probs
 
 
 def losses_std(metrics: Mapping[str, Tensor], losses: WorldModelLosses) -> Tensor:

@@ -100,7 +100,7 @@ def updated(agent: Any, update: Mapping[str, Tensor] | None, following: Mapping[
     """Learn the critics from a recorded update, if there is one, and the actor from the following one."""
     actor_batch = agent.prepare_batch(recorded_batch(following))
     draws = iter([*([] if update is None else [update["next"]]), following["policy"]])
-    with mock.patch.object(torch, "randn", lambda shape, **_: next(draws).reshape(shape)):
+    with mock.patch.object(torch, "randn_like", lambda x: next(draws).reshape(x.shape)):
         if update is None:
             metrics: Metrics = agent.minimize(agent.objective.actor_loss(actor_batch))
             return metrics

@@ -84,7 +84,7 @@ def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None
             return XQCObjective.actor_loss(agent.objective, batch)
 
         with (
-            mock.patch.object(torch, "randn", lambda shape, draws=draws, **_: next(draws).reshape(shape)),
+            mock.patch.object(torch, "randn_like", lambda x, draws=draws: next(draws).reshape(x.shape)),
             mock.patch.object(agent.objective, "actor_loss", actor_loss),
         ):
             metrics = agent.update(batch).metrics

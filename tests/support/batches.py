@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.normals import DiagonalNormal, SquashedNormal
+from reverie.nn.normals import Normal, SquashedNormal
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import TD0, TD1, NStep, ValueEstimator
 
@@ -146,7 +146,7 @@ def squashed_draw(policy: SquashedNormal, noise: Tensor) -> tuple[Tensor, Tensor
     return torch.tanh(u), density.sum()
 
 
-def normal_density(policy: DiagonalNormal, action: Tensor) -> Tensor:
+def normal_density(policy: Normal, action: Tensor) -> Tensor:
     """Ln N(action)."""
     z = (action - policy.mean) / policy.log_std.exp()
     return (-(z**2) / 2 - policy.log_std - math.log(2 * math.pi) / 2).sum()

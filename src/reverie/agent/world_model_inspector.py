@@ -22,9 +22,8 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
-from reverie.nn.actor import JointDistribution
 from reverie.nn.dense_rssm import Categorical, Gaussian
-from reverie.nn.distributions import Categoricals
+from reverie.nn.distributions import Categoricals, JointDistribution
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 

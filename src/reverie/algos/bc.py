@@ -26,7 +26,7 @@ from reverie.nn.actors import CategoricalActor, GaussianActor, HybridActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
-from reverie.nn.normals import DiagonalNormal
+from reverie.nn.normals import ClippedNormal
 from reverie.objectives.chunks import split_chunks
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_before
@@ -62,7 +62,7 @@ class BCObjective(NotesChanges, nn.Module):
         if isinstance(policy, Tensor):
             policy = self.split(policy)  # [B, W, h, A]
         else:
-            policy = DiagonalNormal(self.split(policy.mean), self.split(policy.log_std))
+            policy = ClippedNormal(self.split(policy.mean), self.split(policy.log_std))
         error = _imitation_error(policy, self.split(chunks.action))  # [B, W, h]
         return Losses({"actor": masked_mean(error, chunks.is_taken)})
 

@@ -100,7 +100,7 @@ class BMPCObjective(TDMPC2Objective):
         return PolicySample(action, mean, log_std, entropy, self.width * entropy)
 
     def distribution(self, mean: Tensor, log_std: Tensor) -> ClippedNormal:
-        return ClippedNormal(mean, log_std.exp())
+        return ClippedNormal(mean, log_std)
 
     def build_critic(self, latent: int, width: int) -> MishMLP:
         """Return K critics of ``latent`` numbers: values of states."""

@@ -24,7 +24,6 @@ from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import many_action_values
-from reverie.nn.actors import sample_many
 from reverie.nn.adam import Adam
 from reverie.nn.network import NetworkConfig
 from reverie.nn.reward_scaling import Factor, ReturnStd
@@ -99,8 +98,8 @@ class CQLObjective(SACObjective):
         wide = (*actions.shape[:-1], n, actions.shape[-1])
         uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
         density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        current = sample_many(self.actor(obs_before(batch.obs)), n)
-        following = sample_many(self.actor(obs_after(batch.obs)), n)
+        current = self.actor(obs_before(batch.obs)).repeat(n).sample_and_log_prob()
+        following = self.actor(obs_after(batch.obs)).repeat(n).sample_and_log_prob()
         return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
 
     def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -123,7 +122,7 @@ class CQLObjective(SACObjective):
         if isinstance(c.backup, Soft):
             return super().targets(batch)
         if isinstance(c.backup, Best):
-            action, _ = sample_many(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
+            action = self.actor(obs).repeat(c.backup.n).sample()  # [B, T-1, n, A]
             values = many_action_values(self.target_critic.model, obs, action)  # [K, B, T-1, n]
             value = self.combine(values.amax(-1), is_target=True)  # [B, T-1]
         elif isinstance(c.backup, Mode):

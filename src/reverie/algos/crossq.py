@@ -32,7 +32,7 @@ class CrossQObjective(SoftObjective):
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2], with Q(s, a) and Q(s', a') from one pass: section 3.1, figure 1."""
         before, after = obs_before(batch.obs), obs_after(batch.obs)
         with torch.no_grad():
-            action, log_pi = self.actor(after).sample()  # [B, T-1, A], [B, T-1]
+            action, log_pi = self.actor(after).sample_and_log_prob()  # [B, T-1, A], [B, T-1]
         values, next_values = joint_pass(self.critic, before, batch.action[:, :-1], after, action)  # [K, B, T-1]
         target = self.soft_targets(batch, self.combine(next_values.detach(), is_target=True), -log_pi)
         return regression_error(values, target, batch, self.cfg.critic_loss, scale=0.5)

@@ -19,7 +19,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, many_action_values
-from reverie.nn.actors import GaussianActor, sample_many
+from reverie.nn.actors import GaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target_network import TargetNetwork
@@ -33,7 +33,7 @@ from reverie.objectives.transforms import exp
 class CRRObjective(TDObjective):
     """The losses of CRR over any distribution of actions and any number of critics.
 
-    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
+    ``actor(obs)`` is a distribution with ``sample()``, ``repeat(n)`` and ``log_prob(action)``;
     ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
     """
 
@@ -65,7 +65,7 @@ class CRRObjective(TDObjective):
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
         value = self.critic(obs, action).amin(0)
-        drawn, _ = sample_many(policy, self.cfg.num_samples)  # [..., m, A]
+        drawn = policy.repeat(self.cfg.num_samples).sample()  # [..., m, A]
         values = many_action_values(self.critic, obs, drawn).amin(0)  # [..., m]
         return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
@@ -73,7 +73,7 @@ class CRRObjective(TDObjective):
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
         obs = obs_after(batch.obs)
-        action, _ = self.target_actor(obs).sample()
+        action = self.target_actor(obs).sample()
         return self.bootstrap_value(batch, self.target_critic(obs, action).amin(0))
 
     def bootstrap_value(self, batch: Batch, value: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ def _make_policy(
             return SampledPolicy(network, device, graph=False)
         raise ConfigError(
             f"the policy returns {type(output).__name__}: expected a tensor [N, {width}], or a distribution with "
-            "sample(), which returns actions and their log-probabilities, and mode()."
+            "sample() and mode()."
         )
     if output.shape != (2, width):
         raise ConfigError(f"the policy returns {list(output.shape)} for two observations: expected [2, {width}].")

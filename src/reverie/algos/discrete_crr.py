@@ -22,9 +22,8 @@ from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.actors import CategoricalActor
-from reverie.nn.distributions import GumbelCategoricals
+from reverie.nn.distributions import Categoricals
 from reverie.nn.network import MemoryNetworkConfig
-from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import add_penalty, cql_gap
 from reverie.objectives.td import Losses, obs_after, obs_before, squared_error
 
@@ -34,7 +33,7 @@ from reverie.objectives.td import Losses, obs_after, obs_before, squared_error
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.GumbelCategoricals` and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Categoricals` and ``critic(obs)`` the values of all
     classes, ``[K, ..., A]``, which are additive if there are several choices. Actions of the batch are one-hot.
     """
 
@@ -71,9 +70,9 @@ class DiscreteCRRObjective(CRRObjective):
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) sum_a' pi'(a' | s') min_i Q'_i(s', a'), an exact sum.  ``[B, T - 1]``."""
         obs = obs_after(batch.obs)
-        policy: GumbelCategoricals = self.target_actor(obs)
+        policy: Categoricals = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, B, T-1, A]
-        return self.bootstrap_value(batch, expected_min_q(policy.logits, values, self.classes))
+        return self.bootstrap_value(batch, policy.mean(values.amin(0)))
 
 
 # ---------------------------------------------------------------------- learner

@@ -21,6 +21,7 @@ from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.actors import CategoricalActor
+from reverie.nn.distributions import Categoricals
 
 # ---------------------------------------------------------------------- losses
 
@@ -28,7 +29,7 @@ from reverie.nn.actors import CategoricalActor
 class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.GumbelCategoricals`, and ``critic(obs)`` the values of all
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Categoricals`, and ``critic(obs)`` the values of all
     classes, ``[K, ..., A]``, which are additive if there are several choices.
     """
 
@@ -55,10 +56,9 @@ class DiscreteSACObjective(SACObjective):
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """pi^T min_i Q_i and the entropy, ``[...]`` each: equations 10 to 12."""
         values: Tensor = critic(obs)  # [K, ..., A]
-        log_probs: Tensor = self.actor(obs).log_probs  # [..., A]
-        probs = log_probs.exp()
+        policy: Categoricals = self.actor(obs)
         value = self.combine(values, is_target=critic is not self.critic)  # [..., A]
-        return (probs * value).sum(-1), -(probs * log_probs).sum(-1)
+        return policy.mean(value), policy.entropy()
 
 
 # ---------------------------------------------------------------------- learner

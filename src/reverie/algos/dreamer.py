@@ -21,7 +21,8 @@ from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, Step
-from reverie.nn.actor import DreamerActor, JointDistribution
+from reverie.nn.actor import DreamerActor
+from reverie.nn.distributions import JointDistribution
 from reverie.nn.heads import ScalarHead, TwoHotHead
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent

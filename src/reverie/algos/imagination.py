@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
-from reverie.nn.actor import DreamerActor, JointDistribution
+from reverie.nn.actor import DreamerActor
+from reverie.nn.distributions import JointDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 Legal = Callable[[Tensor], Tensor]

@@ -66,7 +66,7 @@ class IMPALAObjective(OnPolicyObjective):
 
 def _sample_with_log_prob(actor: nn.Module, obs: Obs) -> Tensor:
     """Return sampled actions and their log-probabilities, joined to ``[N, A + 1]``."""
-    action, log_prob = actor(obs).sample()
+    action, log_prob = actor(obs).sample_and_log_prob()
     return torch.cat([action, log_prob.unsqueeze(-1)], -1)
 
 
@@ -112,7 +112,7 @@ class RecurrentBehaviorPolicy(RecurrentPolicy):
             action, memory = super().act(step, state.memory, mode)
             return action, state._replace(memory=memory)
         decision: Any = self.evaluate(step, state.memory)
-        action, log_prob = decision.policy.sample()  # [N, 1, A], [N, 1]
+        action, log_prob = decision.policy.sample_and_log_prob()  # [N, 1, A], [N, 1]
         memory = MemoryState(state.memory.after, decision.state)
         return action.squeeze(1).cpu(), RecurrentBehaviorState(memory, log_prob.squeeze(1).cpu())
 

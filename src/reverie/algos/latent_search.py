@@ -85,5 +85,5 @@ class LatentSearchPolicy:
         decision = learner.actor_for("eval")(feature, *(() if legal is None else (legal,)))
         (part,) = decision.parts.values()
         assert isinstance(part, Categoricals)
-        logits = part.log_probs[..., 0, :].clamp(min=torch.finfo(torch.float32).min / 2)
+        logits = part.log_probs.clamp(min=torch.finfo(torch.float32).min / 2)
         return Node(torch.cat([latent.deter, latent.stoch.flatten(1)], -1), logits, learner.latent_value(latent))

@@ -33,9 +33,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, has_players
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
-from reverie.nn.actor import JointDistribution
 from reverie.nn.adam import Adam, joint_gradient_step
-from reverie.nn.distributions import Categoricals
+from reverie.nn.distributions import Categoricals, JointDistribution
 from reverie.nn.functional import one_hot, sim_norm
 from reverie.nn.network import ObsConcat
 from reverie.nn.number_distributions import SqrtTwoHot

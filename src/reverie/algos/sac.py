@@ -10,7 +10,7 @@ practical RL in video games", arXiv:1912.11077, 2019, here with one temperature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -29,7 +29,7 @@ from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.actors import HybridActor, HybridQEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.bodies import Body
-from reverie.nn.distributions import ActionLayout
+from reverie.nn.distributions import Slices, slices_by_kind, take_part
 from reverie.nn.exploration import ActionNoise, NoisySampledPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, share_encoder, unshared_parameters
 from reverie.nn.normals import SquashedNormal
@@ -58,8 +58,8 @@ hyperparameters in the appendix."""
 class SoftObjective(TDObjective):
     """Actor and temperature of SAC over any distribution of actions; subclasses define the loss of the critics.
 
-    ``actor(obs)`` returns a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[K, ...]`` of all critics;
+    ``actor(obs)`` returns a distribution with a differentiable ``sample_and_log_prob()``, ``[..., A]`` and ``[...]``,
+    such as ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[K, ...]`` of all critics;
     ``nn/actor_critic.py: CriticStack`` combines K modules. The term ``temperature`` trains ``log_temperature``.
     """
 
@@ -122,7 +122,7 @@ class SoftObjective(TDObjective):
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here for sampled actions."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        action, log_pi = self.actor(obs).sample_and_log_prob()  # [..., A], [...]
         return self.combine(critic(obs, action), is_target=critic is not self.critic), -log_pi
 
     def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
@@ -193,17 +193,17 @@ class SACObjective(SoftObjective):
 class HybridSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
-    ``actor(obs)`` returns :class:`~reverie.nn.distributions.HybridDistribution`, and ``critic(obs, numbers)`` the
-    values of all classes given the continuous part, ``[K, ..., D]``. Values of several choices are additive, as in
-    :mod:`~reverie.algos.discrete_sac`.
+    ``actor(obs)`` returns a :class:`~reverie.nn.distributions.JointDistribution` of ``numbers`` and ``choices``, and
+    ``critic(obs, numbers)`` the values of all classes given the continuous part, ``[K, ..., D]``. Values of several
+    choices are additive, as in :mod:`~reverie.algos.discrete_sac`.
     """
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: ActionLayout
+        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, slices: Mapping[str, Slices]
     ) -> None:
-        """``layout``: where numbers and classes lie in the flat action."""
+        """``slices``: where numbers and choices lie in the flat action."""
         super().__init__(actor, critic, cfg, target_entropy)
-        self.layout = layout
+        self.slices = slices
 
     @classmethod
     def build(
@@ -213,7 +213,7 @@ class HybridSACObjective(SACObjective):
         critic = build_critic(obs_spec, action_spec)
         classes = num_classes_per_choice(action_spec)
         entropy = CHOICE_ENTROPY * sum(map(math.log, classes)) - num_continuous(action_spec)
-        objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
+        objective = cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), slices_by_kind(action_spec))
         objective.choices = classes if cfg.target_entropy is None else ()
         return objective
 
@@ -222,21 +222,19 @@ class HybridSACObjective(SACObjective):
         return HybridQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
 
     def legal_classes(self, mask: Tensor) -> Tensor:
-        return self.layout.split(mask)[1]
+        return take_part(mask, self.slices["choices"])
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        numbers, classes = self.layout.split(action)
-        values: Tensor = self.critic(obs, numbers)  # [K, ..., D]
-        return (values * classes).sum(-1)
+        values: Tensor = self.critic(obs, take_part(action, self.slices["numbers"]))  # [K, ..., D]
+        return (values * take_part(action, self.slices["choices"])).sum(-1)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return both as :class:`SACObjective` does, for sampled continuous parts and exactly over the classes."""
-        policy = self.actor(obs)
-        numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
+        parts = self.actor(obs).parts
+        numbers, log_pi = parts["numbers"].sample_and_log_prob()  # [..., C], [...]
         values: Tensor = critic(obs, numbers)  # [K, ..., D]
-        log_probs = policy.choices.log_probs  # [..., D]
         value = self.combine(values, is_target=critic is not self.critic)  # [..., D]
-        return policy.choices.mean(value), policy.choices.mean(-log_probs) - log_pi
+        return parts["choices"].mean(value), parts["choices"].entropy() - log_pi
 
 
 # ---------------------------------------------------------------------- learner

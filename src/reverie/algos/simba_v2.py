@@ -94,7 +94,7 @@ class CategoricalObjective(SoftObjective):
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the smallest mean of ``critic``'s distributions for sampled actions, and -ln pi(a | s)."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        action, log_pi = self.actor(obs).sample_and_log_prob()  # [..., A], [...]
         return self.means(critic(obs, action)).amin(0), -log_pi
 
 
@@ -120,7 +120,7 @@ class SimbaV2Objective(CategoricalObjective):
         the entropy.
         """
         obs = obs_after(batch.obs)
-        action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
+        action, log_pi = self.actor(obs).sample_and_log_prob()  # [B, T-1, A], [B, T-1]
         return self.distribution_after(batch, self.target_critic(obs, action), log_pi)
 
 

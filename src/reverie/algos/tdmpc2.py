@@ -28,7 +28,7 @@ from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.cnn import Shifted, are_small, images_of
 from reverie.nn.normalization import PERCENTILES, percentiles
-from reverie.nn.normals import HALF_LOG_2PI, Normal, TanhNormalDistribution
+from reverie.nn.normals import HALF_LOG_2PI, Normal, SquashedNormal
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
@@ -155,7 +155,7 @@ class TDMPC2Objective(NotesChanges, nn.Module):
 
     def distribution(self, mean: Tensor, log_std: Tensor) -> Normal:
         """Return the distribution of actions with these parameters by :meth:`gaussian`, for inspection."""
-        return TanhNormalDistribution(mean, log_std.exp(), 0)
+        return SquashedNormal(mean, log_std, samples=0)
 
     def build_critic(self, latent: int, width: int) -> MishMLP:
         """Return K critics of ``latent`` numbers and ``width`` actions."""

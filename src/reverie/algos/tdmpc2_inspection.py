@@ -14,7 +14,7 @@ from reverie.algos.dreamer import Dreamer
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.nn.actor import JointDistribution
+from reverie.nn.distributions import JointDistribution
 from reverie.nn.normals import Normal
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.preprocess import Preprocessor

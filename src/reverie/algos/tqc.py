@@ -49,7 +49,7 @@ class TQCObjective(SACObjective):
         the entropy.
         """
         obs, c = obs_after(batch.obs), self.cfg
-        action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
+        action, log_pi = self.actor(obs).sample_and_log_prob()  # [B, T-1, A], [B, T-1]
         atoms = _smallest_quantiles(self.target_critic(obs, action), c.num_dropped_quantiles)  # [B, T-1, I]
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         if not c.entropy_backup:
@@ -73,7 +73,7 @@ class TQCObjective(SACObjective):
 
         The second tensor is -ln pi(a | s).
         """
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        action, log_pi = self.actor(obs).sample_and_log_prob()  # [..., A], [...]
         return critic(obs, action).mean((0, -1)), -log_pi
 
 

@@ -38,7 +38,7 @@ class XQCObjective(CategoricalObjective):
         """-sum_k E[sum_i m_i ln p_k,i(s, a)], with m of the target critics: SimbaV2's, from joint passes of both."""
         before, after = obs_before(batch.obs), obs_after(batch.obs)
         with torch.no_grad():
-            action, log_pi = self.actor(after).sample()  # [B, T-1, A], [B, T-1]
+            action, log_pi = self.actor(after).sample_and_log_prob()  # [B, T-1, A], [B, T-1]
             rows = before, batch.action[:, :-1], after, action
             _, next_logits = joint_pass(self.target_critic, *rows)  # [K, B, T-1, N]
             atoms, probs = self.distribution_after(batch, next_logits, log_pi)  # [B, T-1, N]

@@ -1,4 +1,4 @@
-"""The actor of the Dreamers: a head for each part of an action, and their joint distribution."""
+"""The actor of the Dreamers: a head for each part of an action."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.nn.distributions import Categoricals, Distribution
+from reverie.nn.distributions import Categoricals, Distribution, JointDistribution
 from reverie.nn.heads import DenseHeadConfig, HeadConfig
 from reverie.nn.layers import MLP, DenseMLP
-from reverie.nn.normals import Normal, Summary, TanhNormalDistribution, TruncatedNormal
+from reverie.nn.normals import Normal, SquashedNormal, TruncatedNormal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ActorConfig(HeadConfig):
 
     def continuous(self, mean: Tensor, std: Tensor) -> Normal:
         """Return N(tanh(mean), sigma^2) for network outputs ``[..., A]``, with sigma in [min_std, max_std]."""
-        return Normal(mean.tanh(), (self.max_std - self.min_std) * torch.sigmoid(std + 2.0) + self.min_std)
+        return Normal(mean.tanh(), std=(self.max_std - self.min_std) * torch.sigmoid(std + 2.0) + self.min_std)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TruncNormal(ContinuousAction):
     """Added to the output s."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
-        return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
+        return TruncatedNormal(mean.tanh(), std=2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class TanhNormal(ContinuousAction):
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         deviation = F.softplus(std + self.offset) + self.min_std
-        return TanhNormalDistribution(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
+        return SquashedNormal(5 * torch.tanh(mean / 5), std=deviation, samples=self.entropy_samples)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class NormalTanh(ContinuousAction):
     """Smallest standard deviation, above 0."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
-        return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
+        return Normal(mean.tanh(), std=torch.sigmoid(std) + self.min_std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,65 +98,6 @@ class DenseActorConfig(DenseHeadConfig):
     continuous: ContinuousAction = field(default_factory=TruncNormal)
     """Distribution of continuous actions: trunc_normal, tanh_normal or normal_tanh."""
     unimix: ClassVar[float] = 0.0
-
-
-@dataclass(eq=False)
-class JointDistribution:
-    """The product of independent distributions over the parts of a flat action."""
-
-    parts: dict[str, Distribution]
-    slices: dict[str, slice]
-
-    @property
-    def squashing(self) -> str:
-        """How samples of continuous parts become actions: ``normals.py: Normal``; "" if all parts are discrete."""
-        return next((part.squashing for part in self.parts.values() if isinstance(part, Normal)), "")
-
-    def sample(self) -> Tensor:
-        """Return a sample, ``[..., A]``."""
-        samples = [p.sample() for p in self.parts.values()]
-        return torch.cat(samples, -1) if len(samples) > 1 else samples[0]
-
-    def rsample(self) -> Tensor:
-        """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through for classes."""
-        return torch.cat([p.rsample() for p in self.parts.values()], -1)
-
-    def mode(self) -> Tensor:
-        """Return the mode of each part, ``[..., A]``."""
-        return torch.cat([p.mode() for p in self.parts.values()], -1)
-
-    def add_exploration_noise(self, action: Tensor, noise: float | Tensor) -> Tensor:
-        """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
-
-        Continuous parts get Gaussian noise of std ``noise``; discrete parts are random with probability ``noise``.
-        """
-        out = []
-        for key, part in self.parts.items():
-            x = action[..., self.slices[key]]
-            if isinstance(part, Categoricals):
-                uniform = part.uniform_sample()
-                out.append(torch.where(torch.rand_like(x[..., :1]) < noise, uniform, x))
-            else:
-                out.append(x + noise * torch.randn_like(x))
-        return torch.cat(out, -1)
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probability ``[...]`` of flat actions ``[..., A]``."""
-        terms = [part.log_prob(action[..., self.slices[key]]) for key, part in self.parts.items()]
-        return torch.stack(terms).sum(0)
-
-    def entropies(self) -> dict[str, Tensor]:
-        """Return the entropy ``[...]`` of each part, in nats."""
-        return {key: part.entropy() for key, part in self.parts.items()}
-
-    def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats, summed over the parts."""
-        return torch.stack(list(self.entropies().values())).sum(0)
-
-    def summary(self, squashed: bool = True) -> Summary:
-        """Return the summaries of all parts, ``[..., A]``."""
-        means, stds = zip(*(part.summary(squashed) for part in self.parts.values()), strict=True)
-        return torch.cat(means, -1), torch.cat(stds, -1)
 
 
 class PartHead(nn.Module):

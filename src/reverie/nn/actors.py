@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_choice, num_continuous
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import DeterministicActor
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
-from reverie.nn.functional import mask_illegal
+from reverie.nn.distributions import Categoricals, JointDistribution, legal_classes, slices_by_kind
+from reverie.nn.functional import ILLEGAL
 from reverie.nn.network import Network, NetworkConfig
-from reverie.nn.normals import DiagonalNormal, SquashedNormal
+from reverie.nn.normals import ClippedNormal, Normal, SquashedNormal
 
 
 class TanhGaussianActor(Network):
@@ -53,13 +53,13 @@ class GaussianActor(Network):
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, 2 * width, cfg, dtype)
 
-    def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
+    def forward(self, obs: Obs) -> ClippedNormal:  # type: ignore[override]
         return _tanh_mean(*super().forward(obs).chunk(2, -1))
 
 
-def _tanh_mean(mean: Tensor, log_std: Tensor) -> DiagonalNormal:
+def _tanh_mean(mean: Tensor, log_std: Tensor) -> ClippedNormal:
     """Return N(tanh(mean), std^2) of a network's outputs ``[..., A]``."""
-    return DiagonalNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
+    return ClippedNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
 
 
 class FixedStdGaussianActor(DeterministicActor):
@@ -69,12 +69,12 @@ class FixedStdGaussianActor(DeterministicActor):
         super().__init__(obs_spec, width, cfg, dtype)
         self.log_std: nn.Parameter = nn.Parameter(torch.zeros(width))
 
-    def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
-        return DiagonalNormal(super().forward(obs), self.log_std.clamp(*IQL_LOG_STD))
+    def forward(self, obs: Obs) -> ClippedNormal:  # type: ignore[override]
+        return ClippedNormal(super().forward(obs), self.log_std.clamp(*IQL_LOG_STD))
 
 
 class CategoricalActor(Network):
-    """A policy pi(a | s): an MLP whose outputs are the logits of :class:`GumbelCategoricals`."""
+    """A policy pi(a | s): an MLP whose outputs are the logits of :class:`Categoricals`."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class CategoricalActor(Network):
         super().__init__(obs_spec, sum(classes), cfg, dtype, **settings)
         self.classes = classes
 
-    def forward(self, obs: Obs) -> GumbelCategoricals:  # type: ignore[override]
-        return GumbelCategoricals(mask_illegal(super().forward(obs), obs), self.classes)
+    def forward(self, obs: Obs) -> Categoricals:  # type: ignore[override]
+        return Categoricals(super().forward(obs), self.classes, legal=obs.get(MASK_KEY))
 
 
 class HybridActor(Network):
@@ -100,7 +100,7 @@ class HybridActor(Network):
         action_spec: ActionSpec,
         cfg: NetworkConfig,
         dtype: torch.dtype = torch.float32,
-        numbers: Callable[[Tensor, Tensor], DiagonalNormal] = _tanh_mean,
+        numbers: Callable[[Tensor, Tensor], Normal] = _tanh_mean,
     ) -> None:
         """``numbers(mean, log_std)`` returns the distribution of the continuous part; both inputs are ``[..., C]``."""
         classes, count = num_classes_per_choice(action_spec), num_continuous(action_spec)
@@ -108,23 +108,12 @@ class HybridActor(Network):
         self.widths: list[int] = [count, count, sum(classes)]
         self.classes: tuple[int, ...] = classes
         self.numbers = numbers
-        self.layout: ActionLayout = ActionLayout(action_spec)
+        self.slices: dict[str, tuple[slice, ...]] = slices_by_kind(action_spec)
 
-    def forward(self, obs: Obs) -> HybridDistribution:  # type: ignore[override]
+    def forward(self, obs: Obs) -> JointDistribution:  # type: ignore[override]
         mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
-        choices = GumbelCategoricals(mask_illegal(logits, _class_mask(obs, self.layout)), self.classes)
-        return HybridDistribution(self.numbers(mean, log_std), choices, self.layout)
-
-
-def _class_mask(obs: Obs, layout: ActionLayout) -> Obs:
-    """Return the mask of legal actions, if there is one, restricted to classes: ``[..., D]``."""
-    return {MASK_KEY: layout.split(obs[MASK_KEY])[1]} if MASK_KEY in obs else {}
-
-
-def sample_many(policy: Any, n: int) -> tuple[Tensor, Tensor]:
-    """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
-    action, density = policy.repeat(n).sample()
-    return action, density
+        choices = Categoricals(logits, self.classes, legal=legal_classes(obs, self.slices["choices"]))
+        return JointDistribution({"numbers": self.numbers(mean, log_std), "choices": choices}, self.slices)
 
 
 class HybridQEnsemble(Network):
@@ -136,8 +125,10 @@ class HybridQEnsemble(Network):
         count = num_continuous(action_spec)
         outputs = sum(num_classes_per_choice(action_spec))
         super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=count, copies=copies, is_critic=True)
-        self.layout: ActionLayout = ActionLayout(action_spec)
+        self.choices: tuple[slice, ...] = slices_by_kind(action_spec)["choices"]
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` and continuous parts ``[..., C]`` to additive values ``[K, ..., D]``."""
-        return mask_illegal(super().forward(obs, numbers), _class_mask(obs, self.layout))
+        values: Tensor = super().forward(obs, numbers)
+        legal = legal_classes(obs, self.choices)
+        return values if legal is None else values.masked_fill(~legal, ILLEGAL)

@@ -131,10 +131,12 @@ class Gaussian(LatentDistribution):
         return gaussian_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
-        return Normal(*stats.unbind(-1)).log_prob(z[..., 0])
+        mean, std = stats.unbind(-1)
+        return Normal(mean, std=std).log_prob(z[..., 0])
 
     def entropy(self, stats: Tensor) -> Tensor:
-        return Normal(*stats.unbind(-1)).entropy()
+        mean, std = stats.unbind(-1)
+        return Normal(mean, std=std).entropy()
 
     def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         """Return ``mean`` and ``std``, ``[..., S]``."""

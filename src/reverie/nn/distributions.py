@@ -1,10 +1,13 @@
-"""Categorical distributions, and distributions of mixed actions, which have continuous and discrete parts.
+"""Distributions of actions: categorical ones, and products of distributions of an action's parts.
 
-All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action's axis, so their shape is ``[...]``.
+``sample`` and ``mode`` return actions ``[..., A]``, ``sample_and_log_prob`` an action and its log-density. ``log_prob``
+and ``entropy`` sum over the action's axis, so their shape is ``[...]``. All compute in float32 at least.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.specs import ActionSpec
+from reverie.core.specs import MASK_KEY, ActionSpec
+from reverie.core.types import Obs
 from reverie.nn.functional import ILLEGAL, one_hot, sample_classes
 from reverie.nn.normals import Normal, Summary
-from reverie.objectives.categorical import join_choices, split_choices
+from reverie.objectives.categorical import join_choices
 
 # ---------------------------------------------------------------------- classes
 
@@ -75,7 +79,8 @@ class Categoricals:
         self.classes = classes
         self.unimix = unimix
         self.ragged: bool = len(set(classes)) > 1
-        self.padded: Tensor = self._pad(logits.float(), ILLEGAL)  # [..., n, C]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        self.padded: Tensor = self._pad(logits, ILLEGAL)  # [..., n, C]
         if legal is None and self.ragged:
             legal = torch.ones_like(logits, dtype=torch.bool)
         self.legal: Tensor | None = None if legal is None else self._pad(legal, False)  # [..., n, C]
@@ -86,21 +91,25 @@ class Categoricals:
     def probs(self) -> Tensor:
         """Probabilities of the classes, ``[..., n, C]``."""
         with self._graph():
-            return self._mix_uniform(softmax(self.padded))
+            return self._mix_uniform(softmax(self.padded)) if self.unimix else self._log_probs.exp()
 
     @cached_property
-    def log_probs(self) -> Tensor:
+    def _log_probs(self) -> Tensor:
         """Log-probabilities of the classes, ``[..., n, C]``."""
         with self._graph():
             return self.probs.clamp(min=1e-30).log() if self.unimix else torch.log_softmax(self.padded, -1)
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of the classes, ``[..., A]``."""
+        with self._graph():
+            return self._flat(self._log_probs)
 
     def _graph(self) -> torch.set_grad_enabled:
         """Enable gradients if the logits have them, because results are cached for calls that may need gradients."""
         return torch.set_grad_enabled(self.padded.requires_grad)
 
     def _mix_uniform(self, probs: Tensor) -> Tensor:
-        if not self.unimix:
-            return probs
         if self.legal is None:
             return (1 - self.unimix) * probs + self.unimix / self.classes[0]
         count = self.legal.sum(-1, keepdim=True)  # [..., n, 1]
@@ -120,7 +129,7 @@ class Categoricals:
         return torch.cat([padded[..., i, :c] for i, c in enumerate(self.classes)], -1)
 
     def _onehot(self, index: Tensor) -> Tensor:
-        every = torch.arange(self.probs.shape[-1], device=index.device)
+        every = torch.arange(self.padded.shape[-1], device=index.device)
         return self._flat((index.unsqueeze(-1) == every).float())
 
     @accelerated
@@ -141,18 +150,34 @@ class Categoricals:
         """Return the most probable classes ``[..., sum(classes)]``, one-hot for each variable."""
         return self._onehot(self.probs.argmax(-1))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability ``[...]`` of one-hot values ``[..., sum(classes)]``, which get no gradient."""
-        return (self._pad(value.detach().float(), 0.0) * self.log_probs).sum((-2, -1))
+    def sample_and_log_prob(self) -> tuple[Tensor, Tensor]:
+        """Return a sample ``[..., A]`` and its log-probability ``[...]``, which has a gradient.
+
+        With the Gumbel trick, which needs the logarithms alone: two thirds of the time for one row.
+        """
+        if self.unimix:
+            action = self.sample()
+        else:
+            log_probs = self._log_probs.detach()
+            action = self._onehot((log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1))
+        return action, self.log_prob(action)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probability ``[...]`` of one-hot actions ``[..., A]``, which get no gradient."""
+        return (self.log_probs * action.detach()).sum(-1)
 
     def log_prob_index(self, index: Tensor) -> Tensor:
         """Return the log-probability ``[...]`` of class indices ``[..., n]``; indices of -1 (absent) are left out."""
-        picked = self.log_probs.gather(-1, index.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [..., n]
+        picked = self._log_probs.gather(-1, index.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [..., n]
         return torch.where(index >= 0, picked, 0.0).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats, summed over the variables."""
-        return -(self.probs * self.log_probs).sum((-2, -1))
+        """Return the entropy ``[...]`` in nats, summed over the variables; classes of probability 0 add nothing."""
+        return self.mean(-self.log_probs)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
+        return (self._flat(self.probs) * values).sum(-1)
 
     def summary(self, squashed: bool = True) -> Summary:
         """Return the probabilities."""
@@ -160,116 +185,104 @@ class Categoricals:
         return probs, torch.zeros_like(probs)
 
 
-class GumbelCategoricals:
-    """Independent categorical variables of model-free actors, as :class:`Categoricals`, with the Gumbel trick."""
+Distribution = Categoricals | Normal
+"""Distributions over parts of actions, ``[..., A]``."""
 
-    def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
-        """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
-        self.classes = classes
-        self.logits = logits
-        self._log_probs: dict[bool, Tensor] = {}  # with gradients and without
+
+# ---------------------------------------------------------------------- products
+
+Slices = slice | tuple[slice, ...]
+"""Where a part lies in the flat action: in one piece, or in several."""
+
+
+def slices_by_kind(spec: ActionSpec) -> dict[str, tuple[slice, ...]]:
+    """Return where the ``numbers`` of flat actions are, and the ``choices``, which are one-hot."""
+    cuts, kinds = spec.slices(), {"numbers": "continuous", "choices": "categorical"}
+    return {name: tuple(cuts[key] for key in cuts if spec.parts[key].kind == kind) for name, kind in kinds.items()}
+
+
+def take_part(flat: Tensor, cuts: Slices) -> Tensor:
+    """Return a part ``[..., W]`` of flat actions, or of masks, ``[..., A]``."""
+    return flat[..., cuts] if isinstance(cuts, slice) else join_choices([flat[..., cut] for cut in cuts])
+
+
+def legal_classes(obs: Obs, choices: tuple[slice, ...]) -> Tensor | None:
+    """Return the mask of legal classes ``[..., D]`` of mixed actions; None without a mask."""
+    return take_part(obs[MASK_KEY], choices) if MASK_KEY in obs else None
+
+
+@dataclass(eq=False)
+class JointDistribution:
+    """The product of independent distributions over the parts of a flat action."""
+
+    parts: dict[str, Distribution]
+    slices: Mapping[str, Slices]
 
     @property
-    def log_probs(self) -> Tensor:
-        """The ln pi of every class, ``[..., A]``."""
-        needs_gradients = torch.is_grad_enabled()
-        if needs_gradients not in self._log_probs:
-            parts = [part.log_softmax(-1) for part in split_choices(self.logits, self.classes)]
-            self._log_probs[needs_gradients] = torch.cat(parts, -1)
-        return self._log_probs[needs_gradients]
+    def squashing(self) -> str:
+        """How samples of continuous parts become actions: ``normals.py: Normal``; "" if all parts are discrete."""
+        return next((part.squashing for part in self.parts.values() if isinstance(part, Normal)), "")
 
-    def sample(self) -> tuple[Tensor, Tensor]:
-        """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
-        noise = -torch.empty_like(self.log_probs).exponential_().log()
-        action = self._highest(self.log_probs.detach() + noise)  # the arg max is a sample
-        return action, self.log_prob(action)
+    def _join(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the flat tensor ``[..., A]`` of the parts' ``values``: the inverse of :func:`take_part`."""
+        pieces: list[tuple[int, Tensor]] = []
+        for key, x in values.items():
+            cuts = self.slices[key]
+            cuts = (cuts,) if isinstance(cuts, slice) else cuts
+            splits = torch.split(x, [cut.stop - cut.start for cut in cuts], -1) if len(cuts) > 1 else (x,)
+            pieces += zip((cut.start for cut in cuts), splits, strict=False)
+        return join_choices([x for _, x in sorted(pieces, key=lambda piece: piece[0])])
 
-    def mode(self) -> Tensor:
-        """Return the most probable classes, one-hot ``[..., A]``."""
-        return self._highest(self.log_probs)
+    def sample(self) -> Tensor:
+        """Return a sample, ``[..., A]``."""
+        return self._join({key: part.sample() for key, part in self.parts.items()})
 
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
-        return (self.log_probs * action).sum(-1)
+    def rsample(self) -> Tensor:
+        """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through for classes."""
+        return self._join({key: part.rsample() for key, part in self.parts.items()})
 
-    def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats, summed over the variables; classes of probability 0 add nothing."""
-        log_probs = self.log_probs
-        return -(log_probs.exp() * log_probs).sum(-1)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
-        return (self.log_probs.exp() * values).sum(-1)
-
-    def summary(self, squashed: bool = True) -> Summary:
-        """Return the probabilities."""
-        return self.log_probs.exp(), torch.zeros_like(self.logits)
-
-    def _highest(self, x: Tensor) -> Tensor:
-        return torch.cat([one_hot(part.argmax(-1), part) for part in split_choices(x, self.classes)], -1)
-
-
-Distribution = Categoricals | Normal
-"""Distributions over flat actions ``[..., A]``."""
-
-
-# ---------------------------------------------------------------------- numbers and choices
-
-
-class ActionLayout:
-    """Positions of the continuous and discrete parts in the flat action."""
-
-    def __init__(self, spec: ActionSpec) -> None:
-        parts = [spec.parts[key] for key in sorted(spec.parts)]
-        self.continuous: list[bool] = [part.kind == "continuous" for part in parts]
-        self.widths: list[int] = [part.width for part in parts]
-
-    def split(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers ``[..., C]`` and the classes ``[..., D]`` of flat actions or masks ``[..., C + D]``."""
-        parts = list(zip(torch.split(flat, self.widths, -1), self.continuous, strict=True))
-        return join_choices([x for x, number in parts if number]), join_choices(
-            [x for x, number in parts if not number]
-        )
-
-    def join(self, numbers: Tensor, classes: Tensor) -> Tensor:
-        """Return the inverse of :meth:`split`."""
-        widths = list(zip(self.widths, self.continuous, strict=True))
-        number_parts = iter(torch.split(numbers, [width for width, number in widths if number], -1))
-        class_parts = iter(torch.split(classes, [width for width, number in widths if not number], -1))
-        return torch.cat([next(number_parts if number else class_parts) for number in self.continuous], -1)
-
-
-class HybridDistribution:
-    """The product of a distribution of an action's continuous part and one of its choices."""
-
-    def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:
-        """``numbers``: any normal distribution of ``nn/normals.py``, over ``[..., C]``."""
-        self.numbers = numbers
-        self.squashing: str = numbers.squashing
-        self.choices = choices
-        self.layout = layout
-
-    def sample(self) -> tuple[Tensor, Tensor]:
-        """Return flat actions ``[..., A]`` and their log-densities ``[...]``."""
-        (numbers, density), (classes, log_prob) = self.numbers.sample(), self.choices.sample()
-        return self.layout.join(numbers, classes), density + log_prob
+    def sample_and_log_prob(self) -> tuple[Tensor, Tensor]:
+        """Return a sample ``[..., A]`` and its log-density ``[...]``, both with gradient, but for classes."""
+        drawn = {key: part.sample_and_log_prob() for key, part in self.parts.items()}
+        return self._join({key: x for key, (x, _) in drawn.items()}), _total([density for _, density in drawn.values()])
 
     def mode(self) -> Tensor:
-        """Return the modes of both parts, ``[..., A]``."""
-        return self.layout.join(self.numbers.mode(), self.choices.mode())
+        """Return the mode of each part, ``[..., A]``."""
+        return self._join({key: part.mode() for key, part in self.parts.items()})
+
+    def add_exploration_noise(self, action: Tensor, noise: float | Tensor) -> Tensor:
+        """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
+
+        Continuous parts get Gaussian noise of std ``noise``; discrete parts are random with probability ``noise``.
+        """
+        noisy = {}
+        for key, part in self.parts.items():
+            x = take_part(action, self.slices[key])
+            if isinstance(part, Categoricals):
+                noisy[key] = torch.where(torch.rand_like(x[..., :1]) < noise, part.uniform_sample(), x)
+            else:
+                noisy[key] = x + noise * torch.randn_like(x)
+        return self._join(noisy)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-densities ``[...]`` of flat actions ``[..., A]``."""
-        numbers, classes = self.layout.split(action)
-        density: Tensor = self.numbers.log_prob(numbers)
-        return density + self.choices.log_prob(classes)
+        """Return the log-probability ``[...]`` of flat actions ``[..., A]``."""
+        return _total([part.log_prob(take_part(action, self.slices[key])) for key, part in self.parts.items()])
+
+    def entropies(self) -> dict[str, Tensor]:
+        """Return the entropy ``[...]`` of each part, in nats."""
+        return {key: part.entropy() for key, part in self.parts.items()}
 
     def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats of both parts together; squashed normals have none."""
-        entropy: Tensor = self.numbers.entropy()
-        return entropy + self.choices.entropy()
+        """Return the entropy ``[...]`` in nats, summed over the parts."""
+        return _total([*self.entropies().values()])
 
     def summary(self, squashed: bool = True) -> Summary:
-        """Return the summaries of both parts, joined."""
-        (mean, std), (probs, none) = self.numbers.summary(squashed), self.choices.summary()
-        return self.layout.join(mean, probs), self.layout.join(std, none)
+        """Return the summaries of all parts, ``[..., A]``."""
+        summaries = {key: part.summary(squashed) for key, part in self.parts.items()}
+        mean, std = (self._join({key: pair[i] for key, pair in summaries.items()}) for i in range(2))
+        return mean, std
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    """Return the sum ``[...]`` of ``terms`` ``[...]``."""
+    return sum(terms[1:], terms[0])

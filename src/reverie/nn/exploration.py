@@ -337,7 +337,7 @@ class NoisySampledPolicy(NoisyPolicy):
 
 def sample_actions(actor: nn.Module, obs: Obs) -> Tensor:
     """Return actions ``[N, A]`` sampled from the distribution that ``actor`` predicts."""
-    action: Tensor = actor(obs).sample()[0]
+    action: Tensor = actor(obs).sample()
     return action
 
 

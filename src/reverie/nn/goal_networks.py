@@ -16,23 +16,13 @@ from reverie.core.specs import GOAL, ActionSpec, ObsPart, ObsSpec, num_classes_p
 from reverie.core.types import Obs
 from reverie.nn.actors import CategoricalActor
 from reverie.nn.network import Network, NetworkConfig
-from reverie.nn.normals import DiagonalNormal
+from reverie.nn.normals import ClippedNormal
 from reverie.objectives.goals import interval_distance
 
 PHI = "(phi)"
 """Key of a representation ``[..., D]`` of a state or of a goal among observations."""
 ACTOR_SCALE = 0.1
 """Factor of the initial weights of an actor's last layer."""
-
-
-class UnitNormal(DiagonalNormal):
-    """N(mean, 1) over ``[..., A]``; the likeliest action is the mean, clipped to [-1, 1]."""
-
-    def __init__(self, mean: Tensor, log_std: Tensor | None = None) -> None:
-        super().__init__(mean, mean.new_zeros(()) if log_std is None else log_std)
-
-    def mode(self) -> Tensor:
-        return self.mean.clamp(-1, 1)
 
 
 class NormalActor(Network):
@@ -43,8 +33,9 @@ class NormalActor(Network):
         body: Any = self.body
         body.initialize_glorot(last=ACTOR_SCALE)
 
-    def forward(self, obs: Obs) -> UnitNormal:  # type: ignore[override]
-        return UnitNormal(super().forward(obs))
+    def forward(self, obs: Obs) -> ClippedNormal:  # type: ignore[override]
+        mean: Tensor = super().forward(obs)
+        return ClippedNormal(mean, mean.new_zeros(mean.shape[-1]))
 
 
 def build_goal_actor(obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:

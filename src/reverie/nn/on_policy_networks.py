@@ -8,15 +8,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.cnn import ConvReLU
-from reverie.nn.distributions import ActionLayout, GumbelCategoricals, HybridDistribution
+from reverie.nn.distributions import Categoricals, JointDistribution, legal_classes, slices_by_kind, take_part
 from reverie.nn.exploration import StatelessStorage
-from reverie.nn.functional import mask_illegal, without_grad
+from reverie.nn.functional import without_grad
 from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
 from reverie.nn.network import NetworkConfig, ObsConcat
-from reverie.nn.normals import UnclippedNormal
+from reverie.nn.normals import Normal
 from reverie.nn.relu_mlp import ReluMLP
 
 
@@ -85,15 +85,16 @@ class PolicyActor(PolicyValueBranch):
 
     def decide(self, y: Tensor, obs: Obs) -> Any:
         """Return the distribution over actions ``[..., A]``, given the input of the MLP."""
-        outputs = mask_illegal(self.body(y).float(), obs)  # [..., A], logits and means
+        outputs, classes = self.body(y).float(), num_classes_per_choice(self.spec)  # [..., A], logits and means
         if self.log_std is None:
-            return GumbelCategoricals(outputs, num_classes_per_choice(self.spec))
+            return Categoricals(outputs, classes, legal=obs.get(MASK_KEY))
         if action_kind(self.spec) == "continuous":
-            return UnclippedNormal(outputs, self.log_std)
-        layout = ActionLayout(self.spec)
-        means, logits = layout.split(outputs)
-        return HybridDistribution(
-            UnclippedNormal(means, self.log_std), GumbelCategoricals(logits, num_classes_per_choice(self.spec)), layout
+            return Normal(outputs, self.log_std)
+        slices = slices_by_kind(self.spec)
+        numbers, choices = (take_part(outputs, slices[kind]) for kind in ("numbers", "choices"))
+        legal = legal_classes(obs, slices["choices"])
+        return JointDistribution(
+            {"numbers": Normal(numbers, self.log_std), "choices": Categoricals(choices, classes, legal=legal)}, slices
         )
 
     def forward(self, obs: Obs) -> Any:
@@ -106,7 +107,7 @@ class PolicyValueOutput(NamedTuple):
     """The network outputs for rows ``[B, T]``."""
 
     policy: Any
-    """Distribution over actions ``[B, T, A]``, with ``sample``, ``mode``, ``log_prob`` and ``entropy``."""
+    """Distribution over actions ``[B, T, A]``, ``nn/distributions.py``."""
     values: Tensor
     """Values, ``[B, T, V]``: of the rewards, and of the intrinsic rewards if they have a separate critic."""
     state: Tensor | None
@@ -189,7 +190,7 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
     @without_grad
     def act(self, step: Step, state: MemoryState, mode: Mode) -> tuple[Tensor, MemoryState]:
         decision: Any = self.evaluate(step, state)
-        action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
+        action = decision.policy.mode() if mode == "eval" else decision.policy.sample()
         return action.squeeze(1).to(step.reward.device), MemoryState(state.after, decision.state)
 
     def inspect(self, step: Step, state: MemoryState) -> PolicyOutput:

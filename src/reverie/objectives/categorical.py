@@ -88,12 +88,3 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
     return join_choices(
         [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
     )
-
-
-def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) -> Tensor:
-    """Return sum_a pi(a) min_i Q_i(a) ``[...]``, for the policy's logits ``[..., A]`` and values ``[K, ..., A]``.
-
-    Values of several choices are additive; the minimum is taken for each class.
-    """
-    probs = join_choices([torch.softmax(part, -1) for part in split_choices(logits, classes)])  # [..., A]
-    return (probs * values.amin(0)).sum(-1)

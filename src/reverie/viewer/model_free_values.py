@@ -17,7 +17,7 @@ from reverie.core.bounds import largest_value
 from reverie.core.specs import has_players
 from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
-from reverie.nn.distributions import GumbelCategoricals
+from reverie.nn.distributions import Categoricals
 from reverie.nn.preprocess import PreprocessedPolicy
 from reverie.viewer.goals import estimate_goals, is_goal_agent
 
@@ -77,7 +77,7 @@ def value_discount(agent: Agent) -> float:
 
 def probabilities(policy: Any) -> dict[str, Any]:
     """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
-    return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, GumbelCategoricals) else {}
+    return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, Categoricals) else {}
 
 
 def greedy_gap(agent: Agent, values: Mapping[str, Any]) -> float:
