@@ -42,7 +42,7 @@ from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
 from reverie.experiment.bench import noise_batch, noise_step
-from reverie.kernels import relu_mlp, tape
+from reverie.kernels import tape
 from reverie.kernels.capture import WARM_UPS
 from reverie.kernels.registry import KERNELS
 from reverie.replay.build import build_replay
@@ -54,7 +54,6 @@ LEAST = 1.3
 
 INSIDE: dict[str, tuple[list[Any], str, Any, str]] = {
     "tape_ops": ([tape], "plain_calls", lambda *_: None, "capture inference"),
-    "matrix units": ([relu_mlp], "has_amx", lambda: False, "relu_mlp"),
 }
 """What kernels use that has no row: modules, its name there, what to put there to be without it, and which groups
 use it."""

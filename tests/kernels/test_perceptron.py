@@ -8,7 +8,6 @@ import pytest
 import torch
 from sequence_filter import assert_near
 
-from reverie.kernels import relu_mlp
 from reverie.kernels.compiler import load_kernels
 from reverie.nn.relu_mlp import ReluMLP
 
@@ -19,10 +18,9 @@ SHAPES = [(276, 9, 1), (300, 1, 2), (300, 9, 3), (1300, 1, 1), (1300, 9, 2)]
 needs_compiler = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
 
 
-@pytest.fixture(params=["tiles", "vectors", "defined"])
-def path(request, monkeypatch):
-    """All ways to compute. Without matrix units the first is the second, without a compiler both are the last."""
-    monkeypatch.setattr(relu_mlp, "TILED", 1 if request.param == "tiles" else 10**9)
+@pytest.fixture(params=["compiled", "defined"])
+def path(request):
+    """Both ways to compute. Without a compiler the first is the second."""
     if request.param == "defined":
         request.getfixturevalue("definitions")
 
@@ -74,10 +72,8 @@ def test_what_needs_no_gradient_gets_none(path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize(("rows", "outputs", "copies"), SHAPES)
-def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
-    monkeypatch.setattr(relu_mlp, "TILED", tiled)
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies):
     torch.manual_seed(0)
     net, x, found = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17, requires_grad=True), []
     for threads in (1, 2, 3):
@@ -87,16 +83,14 @@ def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outp
     torch.set_num_threads(1)
     assert all(all(map(torch.equal, found[0], others)) for others in found[1:])
     assert torch.equal(net(x[40:150]), net(x)[:, 40:150])
-    few = net(x[40:60])  # of so few the order is another, where there are matrix units
+    few = net(x[40:60])
     assert torch.equal(net(x[43:47]), few[:, 3:7])
     torch.testing.assert_close(few, net(x)[:, 40:60], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("outputs", [9, 1])
-@pytest.mark.parametrize("tiled", [64, 10**9])
-def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
+def test_threads_wait_for_what_others_prepare(outputs):
     """With many threads, and parameters that are not those before: what an earlier call has left would be right."""
-    monkeypatch.setattr(relu_mlp, "TILED", tiled)
     x = torch.randn(300, 17, requires_grad=True)
     for _ in range(10):
         net, found = ReluMLP(17, (256, 256), outputs, 2), []
@@ -104,25 +98,6 @@ def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
             torch.set_num_threads(threads)
             found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
         assert all(map(torch.equal, *found))
-
-
-@pytest.mark.skipif(load_kernels() is None or not relu_mlp.has_amx(), reason="there are no matrix units")
-@pytest.mark.parametrize("copies", [None, 2])
-def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
-    torch.manual_seed(0)
-    net, x = ReluMLP(23, (256, 256), 6, copies), torch.randn(256, 23)
-    layers = net.layout.layers(net.theta.detach().double())
-    while any(defined(x.double(), layers[:k]).abs().min() <= 1e-6 for k in (1, 2)):
-        x = torch.randn_like(x)  # rounding opens or closes a hidden unit so near to 0, where gradients jump
-    grad, wrong = torch.randn(net(x.requires_grad_()).shape), {}
-    expected = exact(net, x, grad)
-    for tiled in (64, 10**9):
-        monkeypatch.setattr(relu_mlp, "TILED", tiled)
-        y = net(x)
-        found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
-        wrong[tiled] = [(a.double().view_as(b) - b).norm() for a, b in zip(found, expected, strict=True)]
-    assert all(a < 1.5 * b for a, b in zip(*wrong.values(), strict=True))
-    assert all(a < 1e-6 * b.norm() for a, b in zip(wrong[64], expected, strict=True))
 
 
 def test_single_products_are_exact_to_the_last_bits(path):

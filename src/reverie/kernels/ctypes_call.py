@@ -56,12 +56,6 @@ def call_compiled(name: str, *inputs: Any) -> None:
     )
 
 
-@functools.cache
-def has_amx() -> bool:
-    """Return whether this processor has matrix units (AMX) that compiled functions may use."""
-    return bool(compiled_library().perceptron_tiles_granted())
-
-
 empty_float32: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
 """``empty_float32(shape)`` returns uninitialized memory for a compiled function: float32 on the CPU, regardless of
 PyTorch's defaults. It takes half the time of ``torch.empty`` with a dtype and a device; acting calls it 17 times."""

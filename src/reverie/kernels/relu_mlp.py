@@ -17,11 +17,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import SHARED, call, call_compiled, has_amx, is_cpu_float32, once_differentiable_strict
+from reverie.kernels.ctypes_call import SHARED, call, call_compiled, is_cpu_float32, once_differentiable_strict
 from reverie.nn.relu_mlp import NORM_EPS, Dropout, MLPLayout, concat_inputs
 
-TILED = 64
-"""Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
 NORM_STRIP = 32
 """Rows of which a thread sums the gradients of scales and shifts: STRIP in ``hidden.c``."""
 
@@ -59,15 +57,12 @@ def _perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, ke
     layout.check(parts)  # C would read other memory
     last = parts[-1].contiguous()  # [M, I]
     rows = last.shape[0]
-    threads, tiled = _threads(layout, rows), _uses_amx(layout, rows)
-    shares = not tiled and len(parts) == 2 and len(parts[0]) < rows
+    threads, shares = _threads(layout, rows), len(parts) == 2 and len(parts[0]) < rows
     x = last.new_empty(0) if shares and not keep else concat_inputs(*parts)  # [M, inputs]
-    hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
+    hidden = x.new_empty(rows * layout.hidden)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
     arguments = hidden if len(hidden) else None, y, rows, threads
-    if tiled:
-        call_compiled("perceptron_tiles", _network(layout, theta), x, *arguments)
-    elif shares:
+    if shares:
         shared = parts[0].contiguous()  # [M / n, I]
         call_compiled(
             "perceptron", _network(layout, theta), last, shared, shared.shape[1], rows // len(shared), *arguments
@@ -89,10 +84,6 @@ def _perceptron_backward_cpu(
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
     dtheta = torch.empty_like(theta) if parameters else None
     rows, threads = x.shape[0], _threads(layout, x.shape[0])
-    if _uses_amx(layout, rows):
-        dx = torch.empty_like(x) if inputs else None
-        call_compiled("perceptron_tiles_backward", _network(layout, theta), x, hidden, grad, dx, dtheta, rows, threads)
-        return None if dx is None else dx[:, x.shape[1] - inputs :], dtheta
     dx = x.new_empty(rows, inputs) if inputs else None
     skip = x.shape[1] - inputs
     call_compiled("perceptron_backward", _network(layout, theta), x, hidden, grad, dx, dtheta, rows, skip, threads)
@@ -137,11 +128,6 @@ def _widths(widths: tuple[int, ...]) -> Any:
 def _threads(layout: MLPLayout, rows: int) -> int:
     """Return the number of threads for this many rows: 1 for small products (256 rows, two layers of 64)."""
     return torch.get_num_threads() if rows * layout.copies * layout.multiplications >= 4 * SHARED else 1
-
-
-def _uses_amx(layout: MLPLayout, rows: int) -> bool:
-    """Return whether to use matrix units for this many rows."""
-    return rows >= TILED and len(layout.widths) <= 32 and layout.activation == "relu" and has_amx()
 
 
 # ---------------------------------------------------------------------- layer by layer, with layer norms or GELU

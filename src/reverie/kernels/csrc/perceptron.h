@@ -1,4 +1,4 @@
-/* Shared by perceptron.c, perceptron_backward.c and perceptron_tiles.c: the layout of a network, and layers of a few outputs. */
+/* Shared by perceptron.c and perceptron_backward.c: the layout of a network, and layers of a few outputs. */
 
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H
@@ -24,9 +24,6 @@ static inline int64_t strip_for(int64_t rows, int64_t copies, int64_t threads) {
     while (strip > STRIP && (rows + strip - 1) / strip * copies < 2 * threads) strip /= 2;
     return strip;
 }
-
-/* Whether this processor has matrix units that may be used. */
-int perceptron_tiles_granted(void);
 
 /* Memory for a call, kept for the thread's next call, because the system would have to clear new memory. Null if there is
  * none left. */
