@@ -214,7 +214,7 @@ def test_optimizers_hold_all_that_is_learned_by_its_settings_and_are_renewed(nam
     for key, optim in agent.optims.items():
         rates = [getattr(agent.cfg, rate) for rate in (f"{key}_lr", "lr") if rate in before]
         assert not rates or optim.settings.lr == rates[0], key
-        optim.settings = optim.settings._replace(cosine=10)  # a learning rate that falls
+        optim.cosine = 10  # a learning rate that falls
         optim.updates += 3
     agent.reset_lr_schedules()
     assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)

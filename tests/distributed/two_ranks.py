@@ -120,7 +120,7 @@ def trained(agent, batches, envs):
     """The learner's tensors, and the metrics of the last of its updates."""
     for optim in agent.optimizers().values():
         if isinstance(optim, Adam):
-            optim.settings = optim.settings._replace(eps=EPS)
+            optim.eps = EPS
         else:
             optim.cfg = replace(optim.cfg, eps=EPS)
     with one_number_a_draw():

@@ -13,7 +13,7 @@ from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError
 from reverie.nn.adam import Adam, GlobalAdamConfig
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
-from reverie.nn.optim import LaPropAGCConfig, advance_schedules, lr_schedules
+from reverie.nn.optim import LaPropAGCConfig, advance_schedules
 
 POINTS = [[100, 0.0], [200, 1e-2], [400, 5e-3]]
 
@@ -56,7 +56,7 @@ def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
     start = nn.Parameter(torch.tensor([1.0, -2.0]))
     ramped, constant = copy.deepcopy(start), copy.deepcopy(start)
     rising = made([ramped], PiecewiseLinear.from_points(POINTS, "lr"))
-    ramps = {ramp: [rate] for ramp, rate in lr_schedules(rising)}
+    ramps = {ramp: [rate] for ramp, rate in rising.ramps}
     advance_schedules(ramps, 125)
     for optim, p in ((rising, ramped), (made([constant], 2.5e-3), constant)):
         optim.step((p * torch.tensor([1.0, 3.0])).sum())

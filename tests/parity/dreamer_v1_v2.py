@@ -317,14 +317,16 @@ class Recording:
 
     def compare_gradients(self, losses: Tensors, result: Comparison) -> None:
         """The gradient of every parameter of the recording, and their norms."""
-        parameters = dict(self.agent.named_parameters())
+        parameters, grads = dict(self.agent.named_parameters()), dict[int, Tensor]()
         for name, loss in losses.items():
             optim = self.agent.optims[name]
-            norm = torch.stack([g.norm() for g in optim.gradients(loss, keep=True)]).norm()
+            found = optim.gradients(loss, keep=True)
+            grads |= dict(zip([id(p) for p in optim.params if p.requires_grad], found, strict=True))
+            norm = torch.stack([g.norm() for g in found]).norm()
             path = f"out/grad_norm/{self.optim_names.get(name, name)}"
             result.add(path, norm, self.arrays[path], "update")
         for path, theirs in self.under("grad/").items():
-            grad = parameters[self.table[path]].grad
+            grad = grads.get(id(parameters[self.table[path]]))
             ours = np.zeros_like(theirs) if grad is None else self.to_theirs(path, grad)
             result.add(f"grad/{path}", ours, theirs, "update", self.rounding(path))
 

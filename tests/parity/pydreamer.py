@@ -23,9 +23,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.nn.actor import NormalTanh, TanhNormal
-from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.adam import Adam, GlobalAdamConfig
 from reverie.nn.distributions import Categoricals, JointDistribution, straight_through
 from reverie.nn.normals import Normal
+from reverie.nn.optim import Optimizer
 from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import Dynamics, Reinforce
@@ -125,6 +126,7 @@ class RecordingPyDreamer(Recording):
         self.samples, self.probe = self.conf["iwae_samples"], self.conf["probe_model"]
         self.forgotten = bool(self.conf.get("probe_gradients"))  # theirs gives these probes to no optimizer
         self.forgotten_grads: dict[str, Tensor | None] = {}
+        self.gradients: dict[int, list[Tensor]] = {}
         self.agent = self.load()
 
     # ------------------------------------------------------------------ settings
@@ -581,13 +583,14 @@ class RecordingPyDreamer(Recording):
 
         self.draw(number)
         with (
+            mock.patch.object(Adam, "gradients", self.noted_gradients),
             mock.patch.object(agent, "losses", world),
             mock.patch.object(dreamer_v2, "imagination_loss_v2", dream),
         ):
             _, metrics, post = agent.learn(rows, context)
         norms = {k: metrics.get(f"opt/grad_norm/{k}") for k in NAMES}
         if self.probe == "none":
-            grads = self.dummy_optim.gradients(self.dummy.square().sum())
+            grads = self.dummy_grads = self.dummy_optim.gradients(self.dummy.square().sum())
             if not self.forgotten:
                 norms["probe"] = self.dummy_optim.apply(grads)["opt/grad_norm"]
         found |= {f"grad_norm/grad_norm{NAMES[k]}": v for k, v in norms.items() if v is not None}
@@ -633,17 +636,26 @@ class RecordingPyDreamer(Recording):
                 if path.endswith("._support") and not grads:
                     ours = self.agent.world.reward.values
             elif path == "probe_model.dummy":
-                ours = self.dummy.grad if grads else self.dummy
-                ours = np.zeros_like(theirs) if ours is None else ours
+                ours = self.dummy_grads[0] if grads else self.dummy
             else:
                 ours = self.places.read(path, values) if path in self.places.table else MISSING
             result.add(f"{prefix}{path}", ours, theirs, "update")
+
+    @property
+    def noted_gradients(self) -> Any:
+        """``Optimizer.gradients``, which also keeps the result, by the optimizer's id."""
+
+        def gradients(optim: Adam, loss: Tensor, keep: bool = False) -> list[Tensor]:
+            self.gradients[id(optim)] = grads = Optimizer.gradients(optim, loss, keep)
+            return grads
+
+        return gradients
 
     def clipped(self) -> dict[str, Tensor | None]:
         """Gradients after clipping, as theirs are recorded, by the names of our parameters."""
         values: dict[str, Tensor | None] = dict(self.forgotten_grads)
         for optim in self.agent.optims.values():
-            grads, clip = [p.grad for p in optim.params], optim.cfg.max_grad_norm
+            grads, clip = self.gradients[id(optim)], optim.max_grad_norm
             factor = clip / torch.stack([g.norm() for g in grads]).norm().clamp(min=clip)
             ours = {id(p): g * factor for p, g in zip(optim.params, grads, strict=True)}
             values |= {k: ours[id(p)] for k, p in self.places.parameters.items() if id(p) in ours}

@@ -26,7 +26,7 @@ from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.memory import LSTM, MEMORY_COLUMN
 from reverie.nn.network import ObsConcat
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueBranch, PolicyValueConfig
-from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
+from reverie.nn.optim import FlatOptimizer, GlobalRMSpropConfig, Optimizer
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.estimators import GAE
 
@@ -35,7 +35,7 @@ from .comparison import Comparison
 TOLERANCES = (1e-5, 5e-5)
 """Tolerances: of each minibatch; of what all minibatches lead to."""
 FORMS = {"RMSprop": "torch", "RMSpropTFLike": "tensorflow"}
-MOMENTS = {"exp_avg": "momentum", "exp_avg_sq": "square", "square_avg": "square"}
+MOMENTS = {"exp_avg": "mean", "exp_avg_sq": "square", "square_avg": "square"}
 """Their names of moments to ours."""
 METRICS = {
     "policy_loss": "loss/actor", "value_loss": "loss/critic", "entropy": "train/entropy",
@@ -108,12 +108,12 @@ class Recording:
             def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
                 return recording.network()
 
-            def build_optim(self) -> LaPropAGC:
+            def build_optim(self) -> Optimizer:
                 return recording.optim(list(self.parameters()))
 
         return Recorded(self.obs_spec, self.action_spec, config, torch.device("cpu"))
 
-    def optim(self, parameters: list[nn.Parameter]) -> LaPropAGC:
+    def optim(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Our optimizer with the recorded settings."""
         opt, clip = self.meta["optimizer"], self.meta["max_grad_norm"] or 0.0
         if opt["class"] == "Adam":
@@ -355,9 +355,11 @@ def compare(arrays: dict[str, np.ndarray], meta: Mapping[str, Any], result: Comp
         if k == 0:
             both.show("step1/param", both.parameters, "output", "step1/param")
     both.show("end/param", both.parameters, "update", "end/param")
+    optim = learner.optim
     for theirs, ours in MOMENTS.items():
-        parts = learner.optim._parts(getattr(learner.optim, ours))
-        moments = {name: parts[i] for i, name in enumerate(both.parameters)}
+        moment = getattr(optim, ours, [])
+        parts = optim._parts(moment) if isinstance(optim, FlatOptimizer) and len(moment) else moment
+        moments = dict(zip(both.parameters, parts, strict=False))
         both.show(f"end/opt/{theirs}", moments, "update", f"end/opt/{theirs}")
     result.add("end/opt/step", learner.optim.updates, rec.arrays["mb/applied"].sum(), "update")
 

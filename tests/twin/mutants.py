@@ -17,8 +17,8 @@ from reverie.envs import masks, native_vector_env, slot_vector_env
 from reverie.envs.jax_vector import JaxVector
 from reverie.envs.torch_vector import TorchVector
 from reverie.nn import normalization
-from reverie.nn.adam import Adam
 from reverie.nn.normalization import ObsNormalizer
+from reverie.nn.optim import Optimizer
 from reverie.nn.preprocess import FrameStacker
 from reverie.nn.reward_model import PreferenceReward, SuccessReward
 from reverie.objectives import estimators
@@ -204,12 +204,13 @@ def target_entropies_ignore_masks(original):
     return lambda self, batch, mask: self.target_entropy
 
 
-@mutant(Adam, "apply", {"frozen": "some", "algo": "td3", "action": "box"}, "frozen parameters that have changed")
+@mutant(Optimizer, "apply", {"frozen": "some", "algo": "td3", "action": "box"}, "frozen parameters that have changed")
 def weights_decay_where_they_are_frozen(original):
     def apply(self, grads, **more):
-        original(self, grads, **more)
+        metrics = original(self, grads, **more)
         for p in self.params:
             p.data.mul_(0.99)
+        return metrics
 
     return apply
 

@@ -12,7 +12,7 @@ from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
+from reverie.nn.optim import GlobalRMSpropConfig, Optimizer
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.td import Losses
 
@@ -37,7 +37,7 @@ class A2C(OnPolicy):
     losses: type[A2CObjective] = A2CObjective
     cfg: A2CConfig
 
-    def build_optim(self) -> LaPropAGC:
+    def build_optim(self) -> Optimizer:
         c = self.cfg
         settings = GlobalRMSpropConfig(
             implementation=c.rms_implementation,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.gradient_norms import GradientNorms
-from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_bad_moment, reads_training_flag
+from reverie.algos.modes import AnyOptimizer, check_all_parameters_trained, find_bad_moment, reads_training_flag
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
@@ -21,9 +21,8 @@ from reverie.core.kernel_dispatch import ModuleChanges, NotesChanges, accelerate
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, SharedBatch, State, Update, Window
-from reverie.nn.adam import Adam
 from reverie.nn.loss_scale import LossScale
-from reverie.nn.optim import LaPropAGC, NoGradientError, advance_schedules, lr_schedules
+from reverie.nn.optim import NoGradientError, Optimizer, advance_schedules
 
 TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
@@ -125,7 +124,7 @@ class Algorithm(NotesChanges, nn.Module):
         if self._ramps:
             advance_schedules(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
-        step = self.next_step()
+        step = self.next_step() if self.gradient_norms is None else self.gradient_norms.next_step(self)
         were_flushed, has_gradients = DENORMAL == 0.0, torch.is_grad_enabled()
         torch.set_flush_denormal(True)
         if not has_gradients:  # an environment in this process may have disabled them
@@ -188,11 +187,11 @@ class Algorithm(NotesChanges, nn.Module):
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)
-        for optim in self.optimizers().values():
-            if isinstance(optim, Adam | LaPropAGC):
-                optim.loss_scale = self.loss_scale
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
-        ramps += [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
+        for optim in self.optimizers().values():
+            if isinstance(optim, Optimizer):
+                optim.loss_scale = self.loss_scale
+                ramps += optim.ramps
         self._ramps = {ramp: [x for key, x in ramps if key == ramp] for ramp, _ in ramps}
         self._switch(training=False)
 
@@ -253,16 +252,16 @@ class Algorithm(NotesChanges, nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
-    def optimizers(self) -> dict[str, Optimizer]:
+    def optimizers(self) -> dict[str, AnyOptimizer]:
         """Return each optimizer that this learner and its modules hold as attributes, or in a dictionary.
 
         Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
         """
-        optims: dict[str, Optimizer] = {}
+        optims: dict[str, AnyOptimizer] = {}
         for module_name, module in self.named_modules():
             for key, value in vars(module).items():
                 for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
-                    if isinstance(optim, Optimizer) and not any(optim is optimizer for optimizer in optims.values()):
+                    if isinstance(optim, AnyOptimizer) and not any(optim is optimizer for optimizer in optims.values()):
                         suffix = "" if name.endswith("optim") else "_optim"
                         optims[f"{module_name}.{name}".lstrip(".") + suffix] = optim
         return optims

@@ -21,7 +21,7 @@ from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, ScalarHead, SupportHead
-from reverie.nn.optim import LaPropAGC, register_scheduled
+from reverie.nn.optim import Optimizer, register_scheduled
 from reverie.objectives.kl import BalancedKL, KLLoss, importance_bound
 from reverie.objectives.transforms import REWARD_TRANSFORMS, RewardTransform
 
@@ -127,7 +127,7 @@ class DenseDreamer(Dreamer):
 
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, ColumnSpec]
-    optims: dict[str, LaPropAGC]
+    optims: dict[str, Optimizer]
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)

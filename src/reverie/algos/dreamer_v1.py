@@ -25,7 +25,7 @@ from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import DenseHeadConfig, ScalarHead
-from reverie.nn.optim import LaPropAGC, gradient_steps
+from reverie.nn.optim import Optimizer, gradient_steps
 from reverie.nn.state_space import Latent
 from reverie.objectives.kl import FreeNats, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
@@ -96,7 +96,7 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
         self.world: WorldModel = WorldModel(obs_spec, action_spec, cfg)
         self.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
-        self.optims: dict[str, LaPropAGC] = {
+        self.optims: dict[str, Optimizer] = {
             "model": cfg.model_optim.build(self.world.parameters()),
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),

@@ -24,7 +24,7 @@ from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig, ScalarHead
 from reverie.nn.normalization import MagnitudeScale
-from reverie.nn.optim import LaPropAGC, gradient_steps, register_scheduled
+from reverie.nn.optim import Optimizer, gradient_steps, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import DelayedTargetNetwork
@@ -122,7 +122,7 @@ class Behavior(nn.Module):
 
     def make_optims(self) -> None:
         """Create the optimizers: call it when the networks are on their device."""
-        self.optims: dict[str, LaPropAGC] = {
+        self.optims: dict[str, Optimizer] = {
             "actor": self.cfg.actor_optim.build(self.actor.parameters()),
             "critic": self.cfg.critic_optim.build(self.critic.parameters()),
         }
@@ -190,7 +190,7 @@ class DreamerV2(DenseDreamer):
         trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
         if self.probe is not None and cfg.probe.gradients:
             trained += self.probe.parameters()
-        self.optims: dict[str, LaPropAGC] = {"model": cfg.model_optim.build(trained), **self.behavior.optims}
+        self.optims: dict[str, Optimizer] = {"model": cfg.model_optim.build(trained), **self.behavior.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))

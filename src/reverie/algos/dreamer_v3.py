@@ -29,7 +29,7 @@ from reverie.nn.encoder import EncoderConfig
 from reverie.nn.functional import cast_once
 from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalization import PercentileScale
-from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, register_scheduled
+from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, Optimizer, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import Latent
@@ -157,7 +157,7 @@ class DreamerV3(ActorCritic, Dreamer):
         parts = (self.world, self.actor, self.critic)
         self.optim: LaPropAGC = cfg.optim.build([p for part in parts for p in part.parameters()])
         if self.probe is not None:
-            self.probe_optim: LaPropAGC = cfg.probe.optim.build(self.probe.parameters())
+            self.probe_optim: Optimizer = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
         self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
 

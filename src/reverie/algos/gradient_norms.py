@@ -1,7 +1,6 @@
 """Norms of the gradients by network, before clipping, as metrics of updates: the setting ``grad_norms``.
 
-Methods of the optimizers and ``next_step`` are replaced, so that learners without the setting do no other work, and the
-norms are a part of what is captured.
+The norms are a part of what is captured.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.types import Batch, Metrics, Update
-from reverie.nn.adam import Adam
-from reverie.nn.optim import LaPropAGC
+from reverie.nn.optim import Optimizer
 
 PREFIX = "opt/module_grad_norm/"
 """Beginning of the metrics' names."""
@@ -44,13 +42,17 @@ class GradientNorms:
             owner = name.removesuffix("_optim").rpartition(".")[-1]
             groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
             names = [networks[id(p)] for group in groups for p in group["params"]]
-            if isinstance(optim, Adam | LaPropAGC):
-                optim._update = MethodType(_update_with_norms, optim)  # type: ignore[method-assign]
-            elif not hasattr(optim, "norms"):
+            if not isinstance(optim, Optimizer) and not hasattr(optim, "norms"):
                 optim.register_step_pre_hook(_add_gradients)
             # An encoder that several networks share belongs to the one that its optimizer is named after.
             optim.norms = OptimizerNorms([owner if owner in options else options[0] for options in names], self)
-        learner.next_step = MethodType(_next_step, learner)
+
+    def next_step(self, learner: Any) -> Callable[[Batch], Update]:
+        """Return the method of ``learner`` that takes the next step, some of them with norms."""
+        step: Any = learner.next_step()
+        interval = INTERVAL if learner.captures_on_cpu else 1
+        self.num_updates += 1
+        return step if self.num_updates % interval else MethodType(_with_norms(step.__func__), learner)
 
     def take(self) -> Metrics:
         """Return the norms of this update by metric name, and forget them."""
@@ -89,21 +91,9 @@ def find_network(learner: nn.Module, path: str) -> str:
     return ".".join(names)
 
 
-def _update_with_norms(self: Any, grads: list[Tensor]) -> Any:
-    self.norms.add(self.params, grads)
-    return type(self)._update(self, grads)
-
-
 def _add_gradients(optim: Any, *_: Any) -> None:
     params = [p for group in optim.param_groups for p in group["params"]]
     optim.norms.add(params, [torch.zeros_like(p) if p.grad is None else p.grad for p in params])
-
-
-def _next_step(self: Any) -> Callable[[Batch], Update]:
-    step: Any = type(self).next_step(self)
-    interval = INTERVAL if self.captures_on_cpu else 1
-    self.gradient_norms.num_updates += 1
-    return step if self.gradient_norms.num_updates % interval else MethodType(_with_norms(step.__func__), self)
 
 
 @functools.cache  # captures refer to it weakly

@@ -27,7 +27,7 @@ from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.exploration import CapturableFunction, SampledPolicy
 from reverie.nn.on_policy_networks import MemoryState, RecurrentPolicy
-from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
+from reverie.nn.optim import GlobalRMSpropConfig, Optimizer
 from reverie.objectives.estimators import ValueEstimator, VTrace
 from reverie.objectives.td import Losses
 
@@ -144,7 +144,7 @@ class IMPALA(OnPolicy):
             RecurrentBehaviorPolicy(network, device) if network.width else BehaviorPolicy(network.actor, device)
         )
 
-    def build_optim(self) -> LaPropAGC:
+    def build_optim(self) -> Optimizer:
         c = self.cfg
         settings = GlobalRMSpropConfig(
             implementation="torch", lr=c.lr, alpha=c.rms_alpha, eps=c.rms_eps, max_grad_norm=c.max_grad_norm

@@ -171,7 +171,7 @@ class ModelFree(Algorithm):
         All gradients are computed before the first step.
         """
         optims = self.optims
-        gradients = {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
+        gradients = {name: optims[name].gradients(term) for name, term in losses.terms.items() if name in optims}
         for name, gradient in gradients.items():
             optims[name].apply(gradient)
         return dict(losses.update().metrics)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from reverie.core.errors import ConfigError, count_noun
-from reverie.nn.adam import Adam
-from reverie.nn.optim import LaPropAGC
+from reverie.nn.optim import Optimizer
 
-Optimizer = Adam | LaPropAGC | torch.optim.Optimizer
+AnyOptimizer = Optimizer | torch.optim.Optimizer
 
 
 def reads_training_flag(module: nn.Module) -> bool:
@@ -30,7 +29,7 @@ def reads_training_flag(module: nn.Module) -> bool:
 
 
 def check_all_parameters_trained(
-    learner: nn.Module, optims: Mapping[str, Optimizer], before: Mapping[str, int]
+    learner: nn.Module, optims: Mapping[str, AnyOptimizer], before: Mapping[str, int]
 ) -> None:
     """Raise ConfigError if, after the first update, a parameter is in no optimizer, not frozen and was not written to.
 
@@ -54,7 +53,7 @@ def check_all_parameters_trained(
         )
 
 
-def find_bad_moment(optims: Mapping[str, Optimizer]) -> str | None:
+def find_bad_moment(optims: Mapping[str, AnyOptimizer]) -> str | None:
     """Return the name of an optimizer whose moments contain NaN or infinity, or None. Its parameters may never change.
 
     A single gradient whose square overflows float32 is enough. Reads all moments and waits for the device.

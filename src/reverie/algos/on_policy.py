@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
-from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges, accelerated
 from reverie.core.specs import IS_INTERVENTION, ActionSpec, ColumnSpec, ObsSpec
@@ -20,7 +19,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.intrinsic import IntrinsicReward, NoveltyModel
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
-from reverie.nn.optim import LaPropAGC, advance_schedules, compute_gradients, register_scheduled
+from reverie.nn.optim import Optimizer, advance_schedules, register_scheduled
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, masked_mean
@@ -173,7 +172,7 @@ class OnPolicy(ModelFree, ABC):
         network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)
         self.to(device)
-        self.optim: LaPropAGC = self.build_optim()
+        self.optim: Optimizer = self.build_optim()
         self.novelty: NoveltyModel | None = self.build_novelty(action_spec)
         if network.width:
             self.extra_spec: dict[str, ColumnSpec] = {
@@ -190,7 +189,7 @@ class OnPolicy(ModelFree, ABC):
         return PolicyValue(obs_spec, action_spec, c.networks, c.dtype, num_values)
 
     @abstractmethod
-    def build_optim(self) -> LaPropAGC:
+    def build_optim(self) -> Optimizer:
         """Return the optimizer of all parameters."""
 
     def state_value(self, output: PolicyOutput) -> Tensor:
@@ -227,10 +226,7 @@ class OnPolicy(ModelFree, ABC):
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch)
-        scale = None if self.loss_scale is None else self.loss_scale.value
-        gradients = self.optim.with_frozen(compute_gradients(losses.total(), self.optim.params, scale))
-        all_reduce_mean(gradients)
-        metrics = losses.metrics | self.optim.apply(gradients)
+        metrics = losses.metrics | self.optim.apply(self.optim.gradients(losses.total()))
         if self.novelty is not None:
             metrics |= self.novelty.learn(batch)
         return Update(metrics=metrics)

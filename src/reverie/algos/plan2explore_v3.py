@@ -20,7 +20,7 @@ from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
-from reverie.nn.optim import LaPropAGC
+from reverie.nn.optim import Optimizer
 
 # ---------------------------------------------------------------------- learner
 
@@ -40,7 +40,7 @@ class Plan2ExploreV3(ExplorationMixin, DreamerV3):
         self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         heads = (self.ensemble, self.explorer.actor, self.explorer.critic)
-        self.explore_optim: LaPropAGC = cfg.optim.build([p for head in heads for p in head.parameters()])
+        self.explore_optim: Optimizer = cfg.optim.build([p for head in heads for p in head.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Update as DreamerV3 does, and train the ensemble and the exploring behavior at the same weights."""

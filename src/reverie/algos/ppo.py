@@ -19,8 +19,8 @@ from reverie.core.collectives import mean_across_ranks
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
-from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.optim import LaPropAGC, register_scheduled
+from reverie.nn.adam import Adam
+from reverie.nn.optim import Optimizer, register_scheduled
 from reverie.objectives.policy import clipped_objective
 from reverie.objectives.td import Losses
 
@@ -65,11 +65,9 @@ class PPO(OnPolicy):
         super().__init__(obs_spec, action_spec, cfg, device)
         self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
 
-    def build_optim(self) -> LaPropAGC:
+    def build_optim(self) -> Optimizer:
         c = self.cfg
-        return GlobalAdamConfig(implementation="torch", lr=c.lr, eps=c.adam_eps, max_grad_norm=c.max_grad_norm).build(
-            self.parameters()
-        )
+        return Adam(self.parameters(), c.lr, c.adam_eps, max_grad_norm=c.max_grad_norm)
 
     def update(self, batch: Batch) -> Update:
         """Update with a batch. With ``target_kl``, first wait for the KL divergence, which may end the updates."""

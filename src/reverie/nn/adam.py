@@ -1,4 +1,4 @@
-"""Adam with clipping by the global norm (DreamerV1, V2 and on-policy learners), and Adam of model-free learners."""
+"""Adam: of model-free learners; and in TensorFlow's form, of DreamerV1 and V2."""
 
 from __future__ import annotations
 
@@ -6,92 +6,17 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within, initial_value
-from reverie.core.collectives import all_reduce_mean, is_distributed
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within, initial_value
+from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
-from reverie.core.kernel_dispatch import NotesChanges, accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
-from reverie.nn.loss_scale import LossScale
-from reverie.nn.optim import (
-    LaPropAGC,
-    Tensors,
-    changed_lr,
-    clip_grad_norm,
-    compute_gradients,
-    load_moments,
-    lr_or_tensor,
-    trainable,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlobalAdamConfig(Config):
-    """Adam after clipping by the global norm: DreamerV1 and V2."""
-
-    implementation: Literal["tensorflow", "torch"] = "tensorflow"
-    """Which library's Adam to follow. tensorflow: eps is not corrected, and weight_decay is not multiplied by the
-    learning rate. torch: both are, as in PyTorch's AdamW."""
-    lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
-    """Learning rate, above 0."""
-    eps: Annotated[float, Above(0)] = 1e-5
-    """Added to the root mean square, above 0."""
-    max_grad_norm: Annotated[float, AtLeast(0)] = 100.0
-    """Maximum norm of the gradient of all parameters; 0 does not clip."""
-    weight_decay: Annotated[float, Within("[0, 1)")] = 0.0
-    """Share by which every update shrinks every parameter, in [0, 1)."""
-    beta1: Annotated[float, Within("[0, 1)")] = 0.9
-    """Decay rate of the momentum, in [0, 1)."""
-    beta2: Annotated[float, Within("[0, 1)")] = 0.999
-    """Decay rate of the mean square, in [0, 1)."""
-
-    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
-        return GlobalAdam(parameters, self)
-
-
-class GlobalAdam(LaPropAGC):
-    """Adam as in TensorFlow (Kingma and Ba 2015, end of section 2), with clipping and decay.
-
-    In the order of DreamerV2's authors::
-
-        g  <- g min(1, clip / |g|)                        |g| over all parameters
-        p  <- p (1 - decay)                               of every parameter, biases and norms too
-        p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
-
-    Algorithm 1 of that paper, and PyTorch, add eps after the correction, which at the first update has the effect of an
-    eps 32 times as large. The form ``torch`` does so, with decay lr instead of decay.
-    """
-
-    @torch.no_grad()
-    def _update(self, grads: Tensors) -> Metrics:
-        c, torchs = self.cfg, self.cfg.implementation == "torch"
-        flat, norm = clip_grad_norm(grads, c.max_grad_norm)
-        trained = [i for i, p in enumerate(self.params) if p.requires_grad]
-        params = [self.params[i] for i in trained]
-        if c.weight_decay and params:
-            torch._foreach_mul_(params, 1 - c.weight_decay * (self.rate if torchs else 1.0))
-        self.updates.add_(1)
-        if torchs:
-            rate = self.rate if isinstance(self.rate, Tensor) else None
-            settings = AdamSettings(initial_value(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
-            parts = map(self._parts, (flat, self.momentum, self.square))
-            grads, mean, square = ([tensors[i] for i in trained] for tensors in parts)
-            if params:
-                adam(params, grads, mean, square, self.updates.long(), settings)
-            return {"opt/grad_norm": norm}
-        self.momentum.lerp_(flat, 1 - c.beta1)
-        self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
-        rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
-        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
-        self._subtract(step)
-        return {"opt/grad_norm": norm}
-
-
-# ---------------------------------------------------------------------- model-free
+from reverie.nn.optim import FlatOptimizer, Optimizer, Tensors, clip_grad_norm, compute_gradients
 
 
 class AdamSettings(NamedTuple):
@@ -105,17 +30,13 @@ class AdamSettings(NamedTuple):
     """The learning rate ``[]`` instead of ``lr``, if it changes with env steps."""
 
 
-class Adam(NotesChanges):
+class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
-
-    loss_scale: LossScale | None = None
-    """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
-    norms: Any = None
-    """Norms of gradients by network (``algos/gradient_norms.py``); None unless they are logged."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
         weight_decay: float = 0.0, max_grad_norm: float = 0.0, decoupled_decay: float = 0.0, beta1: float = 0.9,
+        beta2: float = 0.999,
     ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
@@ -124,64 +45,28 @@ class Adam(NotesChanges):
         ``decoupled_decay``: share of the learning rate by which each update first shrinks each parameter, as in AdamW:
         Loshchilov and Hutter 2019, Algorithm 2.
         """
+        super().__init__(parameters, lr)
+        self.betas: tuple[float, float] = (beta1, beta2)
+        self.eps = eps
+        self.cosine = cosine
         self.weight_decay = weight_decay
         self.max_grad_norm = max_grad_norm
         self.decoupled_decay = decoupled_decay
-        self.params: Tensors = trainable(parameters)
-        rate = lr_or_tensor(lr, self.params[0].device)
-        changing = rate if isinstance(rate, Tensor) else None
-        self.settings: AdamSettings = AdamSettings(initial_value(lr), (beta1, 0.999), eps, cosine, changing)
-        self.ramp: PiecewiseLinear | None = lr if isinstance(lr, PiecewiseLinear) else None
         self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
         self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
     @property
-    def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
-        """The schedule of the learning rate with its tensor, if it has one."""
-        return [] if self.ramp is None or self.settings.rate is None else [(self.ramp, self.settings.rate)]
+    def settings(self) -> AdamSettings:
+        """The settings of :func:`adam`."""
+        rate = self.rate if isinstance(self.rate, Tensor) else None
+        return AdamSettings(initial_value(self.schedule), self.betas, self.eps, self.cosine, rate)
 
-    @property
-    def lr(self) -> float:
-        """The learning rate. It may be set at any time, unless it follows a schedule; checkpoints do not have it."""
-        return self.settings.lr if self.settings.rate is None else float(self.settings.rate)
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        rate = self.settings.lr if self.settings.rate is None else self.settings.rate
-        self.settings = self.settings._replace(rate=changed_lr(lr, rate, self.ramp or lr, self.updates.device))
-
-    def step(self, loss: Tensor) -> None:
-        """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
-        self.apply(self.gradient(loss))
-
-    def gradient(self, loss: Tensor) -> Tensors:
-        """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen.
-
-        With a loss scale, it is multiplied by that. Parameters frozen by ``requires_grad_(False)``, and their moments,
-        do not change.
-        """
-        scale = None if self.loss_scale is None else self.loss_scale.value
-        return compute_gradients(loss, self.params, scale)
-
-    @torch.no_grad()
-    def apply(self, grads: Tensors) -> None:
-        """Update the parameters that are not frozen with the gradients of :meth:`gradient`.
-
-        They are averaged over several learners and divided by the loss scale.
-        """
-        if grads and is_distributed():
-            all_reduce_mean(grads)
-        if grads and self.loss_scale is not None:
-            self.loss_scale.step_if_finite(self._update, grads, self.tensors())
-        elif grads:
-            self._update(grads)
-
-    @torch.no_grad()
-    def _update(self, grads: Tensors) -> None:
+    def _update(self, grads: Tensors) -> Metrics:
+        metrics: Metrics = {}
         if self.max_grad_norm:
-            grads, _ = clip_by_norm(grads, self.max_grad_norm)
+            grads, metrics["opt/grad_norm"] = clip_by_norm(grads, self.max_grad_norm)
         if self.weight_decay:
             params = [p.detach() for p in self.params if p.requires_grad]
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
@@ -189,29 +74,21 @@ class Adam(NotesChanges):
         self.updates.add_(1)
         params, mean, square = ([x[i] for x in trained] for i in range(3))
         if self.decoupled_decay:
-            rate = self.settings.lr if self.settings.rate is None else self.settings.rate
-            torch._foreach_mul_(params, 1 - self.decoupled_decay * rate)
+            torch._foreach_mul_(params, 1 - self.decoupled_decay * self.rate)
         adam(params, grads, mean, square, self.updates, self.settings)
+        return metrics
 
     @torch.no_grad()
     def restart_schedule(self) -> None:
         """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
-        if self.settings.cosine:
+        if self.cosine:
             for tensor in (*self.mean, *self.square, self.updates):
                 tensor.zero_()
 
-    def tensors(self) -> Tensors:
-        """Return all tensors that an update changes."""
-        return [*self.params, *self.mean, *self.square, self.updates]
-
     def state_dict(self) -> State:
-        """Return the moments, in the order of the parameters, and the number of updates."""
         moments = {"mean": self.mean, "square": self.square}
         named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
         return {**named, "updates": self.updates}
-
-    def load_state_dict(self, state: State) -> None:
-        load_moments(self.state_dict(), state)
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
@@ -224,6 +101,7 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
         return loss.new_zeros(())
     all_reduce_mean(all_grads)
 
+    @torch.no_grad()
     def update(grads: Tensors) -> Tensor:
         remaining = iter(grads)
         for optim, part in zip(optims, parts, strict=True):
@@ -232,7 +110,7 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
         grads, norm = clip_by_norm(grads, limit)
         for optim, part in zip(optims, parts, strict=True):
             if part:
-                type(optim)._update(optim, grads[: len(part)])  # without norms, which were added above
+                optim._update(grads[: len(part)])
             grads = grads[len(part) :]
         return norm
 
@@ -285,3 +163,62 @@ def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
         return 1.0
     done = (updates - 1).clamp(max=cosine).float()
     return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()
+
+
+# ---------------------------------------------------------------------- TensorFlow's
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalAdamConfig(Config):
+    """Adam after clipping by the global norm: DreamerV1 and V2."""
+
+    implementation: Literal["tensorflow", "torch"] = "tensorflow"
+    """Which library's Adam to follow. tensorflow: eps is not corrected, and weight_decay is not multiplied by the
+    learning rate. torch: both are, as in PyTorch's AdamW."""
+    lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
+    """Learning rate, above 0."""
+    eps: Annotated[float, Above(0)] = 1e-5
+    """Added to the root mean square, above 0."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 100.0
+    """Maximum norm of the gradient of all parameters; 0 does not clip."""
+    weight_decay: Annotated[float, Within("[0, 1)")] = 0.0
+    """Share by which every update shrinks every parameter, in [0, 1)."""
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
+    """Decay rate of the momentum, in [0, 1)."""
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
+    """Decay rate of the mean square, in [0, 1)."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        if self.implementation == "tensorflow":
+            return GlobalAdam(parameters, self)
+        return Adam(
+            parameters, self.lr, self.eps, max_grad_norm=self.max_grad_norm, decoupled_decay=self.weight_decay,
+            beta1=self.beta1, beta2=self.beta2,
+        )  # fmt: skip
+
+
+class GlobalAdam(FlatOptimizer):
+    """Adam as in TensorFlow (Kingma and Ba 2015, end of section 2), with clipping and decay.
+
+    In the order of DreamerV2's authors::
+
+        g  <- g min(1, clip / |g|)                        |g| over all parameters
+        p  <- p (1 - decay)                               of every parameter, biases and norms too
+        p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
+
+    Algorithm 1 of that paper, and PyTorch, add eps after the correction, which at the first update has the effect of an
+    eps 32 times as large.
+    """
+
+    def _update(self, grads: Tensors) -> Metrics:
+        c = self.cfg
+        flat, norm = clip_grad_norm(self._with_frozen(grads), c.max_grad_norm)
+        trained = [p for p in self.params if p.requires_grad]
+        if c.weight_decay and trained:
+            torch._foreach_mul_(trained, 1 - c.weight_decay)
+        self.updates.add_(1)
+        self.momentum.lerp_(flat, 1 - c.beta1)
+        self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
+        rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
+        self._subtract(self.momentum * rate / (self.square.sqrt() + c.eps))
+        return {"opt/grad_norm": norm}

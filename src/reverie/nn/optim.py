@@ -1,4 +1,4 @@
-"""Optimizers of all parameters at once: LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
+"""The base class of optimizers; LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
 
 An optimizer's state stays at the same addresses, even when one is loaded, because a captured update keeps using it.
 """
@@ -6,9 +6,10 @@ An optimizer's state stays at the same addresses, even when one is loaded, becau
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,32 +33,14 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     return params
 
 
-def compute_gradients(loss: Tensor, params: Iterable[Tensor], scale: Tensor | None) -> Tensors:
-    """Return the gradient of ``loss``, times ``scale``, for each of ``params`` that is not frozen."""
+def compute_gradients(loss: Tensor, params: Iterable[Tensor], scale: Tensor | None, keep: bool = False) -> Tensors:
+    """Return the gradients of ``loss``, times ``scale``, for the unfrozen ``params``. ``keep``: its graph too."""
     if not (trained := [p for p in params if p.requires_grad]):
         return []
-    grads = torch.autograd.grad(loss, trained, scale, allow_unused=True)
+    grads = torch.autograd.grad(loss, trained, scale, retain_graph=keep, allow_unused=True)
     if without := [p for p, grad in zip(trained, grads, strict=True) if grad is None]:
         raise NoGradientError(without, len(trained))
     return list(grads)
-
-
-def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
-    """Return a learning rate, or a tensor ``[]`` that :func:`advance_schedules` changes if it is a schedule."""
-    if not isinstance(lr, PiecewiseLinear):
-        return lr
-    return torch.tensor(initial_value(lr), dtype=torch.float32, device=device)
-
-
-def changed_lr(lr: float, rate: float | Tensor, setting: ScheduledFloat, device: torch.device) -> Tensor:
-    """Return the tensor ``[]`` of the learning rate ``lr``: that of ``rate``, written in place, if it is a tensor.
-
-    Raises:
-        ConfigError: the learning rate follows a schedule, which would overwrite it.
-    """
-    if isinstance(setting, PiecewiseLinear):
-        raise ConfigError(f"lr = {lr}: this learning rate follows the schedule {setting}. Use a number as its setting.")
-    return rate.fill_(lr) if isinstance(rate, Tensor) else torch.tensor(lr, dtype=torch.float32, device=device)
 
 
 def advance_schedules(ramps: Mapping[PiecewiseLinear, Sequence[Tensor]], step: int) -> None:
@@ -69,11 +52,6 @@ def advance_schedules(ramps: Mapping[PiecewiseLinear, Sequence[Tensor]], step: i
                 value.numpy()[...] = new  # 3 us less
             else:
                 value.fill_(new)
-
-
-def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:
-    """Return the schedule of an optimizer's learning rate with its tensor; PyTorch's optimizers have none."""
-    return list(getattr(optim, "ramps", ()))
 
 
 def register_scheduled(module: nn.Module, name: str, rate: ScheduledFloat) -> None:
@@ -99,7 +77,163 @@ def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
             tensor.copy_(state[name])
 
 
-# ---------------------------------------------------------------------- all parameters at once: the Dreamers
+MAX_NAMES = 4
+"""Maximum number of parameters that an error names."""
+
+
+class NoGradientError(RunError):
+    """Some ``parameters`` of an optimizer have no gradient."""
+
+    def __init__(self, parameters: Tensors, count: int, names: Sequence[str] = ()) -> None:
+        """``count``: number of all parameters of the optimizer. ``names`` of ``parameters``, if they are known."""
+        rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        listed = ", ".join(names[:MAX_NAMES]) + rest
+        super().__init__(
+            f"{len(parameters)} of {count_noun(count, 'parameter')} have no gradient: "
+            f"{listed or f'the first has shape {list(parameters[0].shape)}'}. Build the optimizer from the parameters "
+            "that its loss depends on, or freeze the others by requires_grad_(False)."
+        )
+        self.parameters: Tensors = parameters
+        self.count: int = count
+
+    def with_names(self, module: nn.Module) -> NoGradientError:
+        """Return the error with the names that the parameters have in ``module``."""
+        names = [name for name, p in module.named_parameters() if any(p is other for other in self.parameters)]
+        return NoGradientError(self.parameters, self.count, names)
+
+
+class Optimizer(NotesChanges, ABC):
+    """A rule that updates all parameters of one loss at once. A subclass defines :meth:`_update` and the state.
+
+    Parameters frozen by ``requires_grad_(False)``, and their moments, do not change.
+    """
+
+    loss_scale: LossScale | None = None
+    """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
+    norms: Any = None
+    """Norms of gradients by network (``algos/gradient_norms.py``); None unless they are logged."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat) -> None:
+        self.params: Tensors = trainable(parameters)
+        self.schedule: ScheduledFloat = lr
+        self.rate: float | Tensor = lr if not isinstance(lr, PiecewiseLinear) else self._new_rate(initial_value(lr))
+
+    def _new_rate(self, lr: float) -> Tensor:
+        return torch.tensor(lr, dtype=torch.float32, device=self.params[0].device)
+
+    @property
+    def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
+        """The schedule of the learning rate with its tensor ``[]``, which :func:`advance_schedules` sets, if any."""
+        is_scheduled = isinstance(self.schedule, PiecewiseLinear) and isinstance(self.rate, Tensor)
+        return [(self.schedule, self.rate)] if is_scheduled else []  # type: ignore[list-item]
+
+    @property
+    def lr(self) -> float:
+        """The learning rate. It may be set at any time, unless it follows a schedule; checkpoints do not have it."""
+        return float(self.rate)
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        if isinstance(self.schedule, PiecewiseLinear):
+            raise ConfigError(
+                f"lr = {lr}: this learning rate follows the schedule {self.schedule}. Use a number as its setting."
+            )
+        self.rate = self.rate.fill_(lr) if isinstance(self.rate, Tensor) else self._new_rate(lr)
+
+    def step(self, loss: Tensor) -> Metrics:
+        """Compute gradients of ``loss``, a scalar, and update the parameters. Return metrics: see :meth:`apply`."""
+        return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
+
+    def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
+        """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen.
+
+        ``keep`` its graph for another loss. With a loss scale, the gradient is multiplied by that.
+        """
+        return compute_gradients(loss, self.params, None if self.loss_scale is None else self.loss_scale.value, keep)
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors) -> Metrics:
+        """Update the parameters with the ``grads`` of :meth:`gradients`. Return metrics, scalars on the device.
+
+        They are averaged over several learners and divided by the loss scale.
+        """
+        if not grads:
+            return {}
+        all_reduce_mean(grads)
+        if self.loss_scale is None:
+            return self._measure_and_update(grads)
+        return self.loss_scale.step_if_finite(self._measure_and_update, grads, self.tensors())
+
+    def _measure_and_update(self, grads: Tensors) -> Metrics:
+        if self.norms is not None:
+            self.norms.add(self.params, grads)
+        return self._update(grads)
+
+    @abstractmethod
+    def _update(self, grads: Tensors) -> Metrics:
+        """Update the parameters that are not frozen with their gradients."""
+
+    def restart_schedule(self) -> None:
+        """Restart a learning rate that decays with the number of updates; by default none does."""
+
+    def tensors(self) -> Tensors:
+        """Return all tensors that an update changes."""
+        return [*self.params, *(x for name, x in self.state_dict().items() if name != "shapes")]
+
+    @abstractmethod
+    def state_dict(self) -> State:
+        """Return the moments, in the order of the parameters, and the number of updates."""
+
+    def load_state_dict(self, state: State) -> None:
+        load_moments(self.state_dict(), state)
+
+
+# ---------------------------------------------------------------------- moments as flat vectors
+
+
+class FlatOptimizer(Optimizer):
+    """An optimizer with one flat vector for each moment: a dozen operations instead of a dozen for every parameter."""
+
+    moments: ClassVar[tuple[str, ...]] = ("square", "momentum")
+    square: Tensor
+    momentum: Tensor
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
+        super().__init__(parameters, cfg.lr)
+        self.cfg = cfg
+        self.sizes: list[int] = [p.numel() for p in self.params]
+        self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
+        self.count: int = sum(self.sizes)
+        for name in self.moments:
+            setattr(self, name, torch.zeros(self.count, dtype=torch.float32, device=self.params[0].device))
+        self.updates: Tensor = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
+
+    def _with_frozen(self, grads: Tensors) -> Tensors:
+        """Return ``grads``, of the parameters that are not frozen, with zeros for those that are."""
+        remaining = iter(grads)
+        return [next(remaining) if p.requires_grad else torch.zeros_like(p) for p in self.params]
+
+    def _subtract(self, step: Tensor) -> None:
+        """Subtract a flat vector ``[count]`` from the parameters that are not frozen."""
+        pairs = [pair for pair in zip(self.params, self._parts(step), strict=True) if pair[0].requires_grad]
+        for is_usual in (True, False):  # if a single pair had different strides, PyTorch would loop over all pairs
+            chosen = [pair for pair in pairs if pair[0].is_contiguous() is is_usual]
+            if chosen:
+                torch._foreach_sub_([p for p, _ in chosen], [x for _, x in chosen])
+
+    def _parts(self, flat: Tensor) -> Tensors:
+        """Return views of a flat vector ``[count]`` in the parameters' shapes."""
+        return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
+
+    def state_dict(self) -> State:
+        """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
+
+        ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
+        """
+        return {**{name: getattr(self, name) for name in self.moments}, "updates": self.updates, "shapes": self.shapes}
+
+
+# ---------------------------------------------------------------------- LaProp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +257,6 @@ class LaPropAGCConfig(Config):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> LaPropAGC:
         return LaPropAGC(parameters, self)
-
-
-MAX_NAMES = 4
-"""Maximum number of parameters that an error names."""
 
 
 def normalized(
@@ -160,28 +290,7 @@ def laprop(
     return momentum * (rate / corrections[0])
 
 
-class NoGradientError(RunError):
-    """Some ``parameters`` of an optimizer have no gradient."""
-
-    def __init__(self, parameters: Tensors, count: int, names: Sequence[str] = ()) -> None:
-        """``count``: number of all parameters of the optimizer. ``names`` of ``parameters``, if they are known."""
-        rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        listed = ", ".join(names[:MAX_NAMES]) + rest
-        super().__init__(
-            f"{len(parameters)} of {count_noun(count, 'parameter')} have no gradient: "
-            f"{listed or f'the first has shape {list(parameters[0].shape)}'}. Build the optimizer from the parameters "
-            "that its loss depends on, or freeze the others by requires_grad_(False)."
-        )
-        self.parameters: Tensors = parameters
-        self.count: int = count
-
-    def with_names(self, module: nn.Module) -> NoGradientError:
-        """Return the error with the names that the parameters have in ``module``."""
-        names = [name for name, p in module.named_parameters() if any(p is other for other in self.parameters)]
-        return NoGradientError(self.parameters, self.count, names)
-
-
-class LaPropAGC(NotesChanges):
+class LaPropAGC(FlatOptimizer):
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
     Per tensor, in the order that the DreamerV3 authors use::
@@ -197,77 +306,16 @@ class LaPropAGC(NotesChanges):
 
     warmup_start: ClassVar[int] = 0
     """The learning rate of the first update is lr times this over ``warmup``."""
-    loss_scale: LossScale | None = None
-    """The loss scale of the learner, which sets it; None in float32 and bfloat16."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
-        self.cfg = cfg
-        self.params: Tensors = trainable(parameters)
-        self.sizes: list[int] = [p.numel() for p in self.params]
-        self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
-        self.count: int = sum(self.sizes)
-        device = self.params[0].device
-        # One flat vector for each moment: a dozen operations in all instead of a dozen for every parameter.
-        self.square: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
-        self.momentum: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
-        self.updates: Tensor = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
-        self.rate: float | Tensor = lr_or_tensor(cfg.lr, device)
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropAGCConfig) -> None:
+        super().__init__(parameters, cfg)
         # On GPUs the index of each element's tensor, [count].
+        device = self.square.device
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
         self.owner: Tensor | None = None if device.type == "cpu" else torch.cat(owners)
 
-    @property
-    def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
-        """The schedule of the learning rate with its tensor, if it has one."""
-        is_scheduled = isinstance(self.rate, Tensor) and isinstance(self.cfg.lr, PiecewiseLinear)
-        return [(self.cfg.lr, cast(Tensor, self.rate))] if is_scheduled else []
-
-    @property
-    def lr(self) -> float:
-        """The learning rate. It may be set at any time, unless it follows a schedule; checkpoints do not have it."""
-        return float(self.rate)
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.rate = changed_lr(lr, self.rate, self.cfg.lr, self.square.device)
-
-    def step(self, loss: Tensor) -> Metrics:
-        """Compute gradients of ``loss``, clip them and update the parameters. Return metrics: see :meth:`apply`."""
-        return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
-
-    def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
-        """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
-
-        With several learners, it is the mean of their gradients; with a loss scale, it is multiplied by that. It is 0
-        for parameters frozen by ``requires_grad_(False)``, which do not change.
-        """
-        for p in self.params:
-            p.grad = None
-        # An actor's loss may also depend on the world model, which has its own optimizer.
-        inputs = [p for p in self.params if p.requires_grad]
-        scale = None if self.loss_scale is None else self.loss_scale.value
-        if inputs:
-            loss.backward(scale, inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        if without := [p for p in inputs if p.grad is None]:
-            raise NoGradientError(without, len(self.params))
-        grads = self.with_frozen(p.grad for p in inputs if p.grad is not None)
-        all_reduce_mean(grads)
-        return grads
-
-    def with_frozen(self, grads: Iterable[Tensor]) -> Tensors:
-        """Return ``grads``, of the parameters that are not frozen, with zeros for those that are."""
-        remaining = iter(grads)
-        return [next(remaining) if p.requires_grad else torch.zeros_like(p) for p in self.params]
-
-    def apply(self, grads: Tensors) -> Metrics:
-        """Clip the gradients of :meth:`gradients` and update the parameters. Return metrics, scalars on the device."""
-        if self.loss_scale is None:
-            return self._update(grads)
-        return self.loss_scale.step_if_finite(self._update, grads, self.tensors())
-
-    @torch.no_grad()
     def _update(self, grads: Tensors) -> Metrics:
-        c, root = self.cfg, self.count**0.5
+        c, root, grads = self.cfg, self.count**0.5, self._with_frozen(grads)
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
         ratio = grad_norms / (c.agc * param_norms.clamp(min=c.agc_min_norm))  # [P]; not used if agc is 0
@@ -296,32 +344,6 @@ class LaPropAGC(NotesChanges):
         """Return what to subtract from the parameters, and update the moments: see :func:`laprop`."""
         corrections = (1 - self.cfg.beta1**self.updates, 1 - self.cfg.beta2**self.updates)
         return laprop(g, clip, self.owner, self.square, self.momentum, rate, corrections, self.cfg)
-
-    def _subtract(self, step: Tensor) -> None:
-        """Subtract a flat vector ``[count]`` from the parameters that are not frozen."""
-        pairs = [pair for pair in zip(self.params, self._parts(step), strict=True) if pair[0].requires_grad]
-        for is_usual in (True, False):  # if a single pair had different strides, PyTorch would loop over all pairs
-            chosen = [pair for pair in pairs if pair[0].is_contiguous() is is_usual]
-            if chosen:
-                torch._foreach_sub_([p for p, _ in chosen], [x for _, x in chosen])
-
-    def _parts(self, flat: Tensor) -> Tensors:
-        """Return views of a flat vector ``[count]`` in the parameters' shapes."""
-        return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
-
-    def tensors(self) -> Tensors:
-        """Return all tensors that an update changes."""
-        return [*self.params, *(x for name, x in self.state_dict().items() if name != "shapes")]
-
-    def state_dict(self) -> State:
-        """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
-
-        ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
-        """
-        return {"square": self.square, "momentum": self.momentum, "updates": self.updates, "shapes": self.shapes}
-
-    def load_state_dict(self, state: State) -> None:
-        load_moments(self.state_dict(), state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,23 +402,21 @@ class GlobalRMSpropConfig(Config):
         return GlobalRMSprop(parameters, self)
 
 
-class GlobalRMSprop(LaPropAGC):
+class GlobalRMSprop(FlatOptimizer):
     """RMSProp (Tieleman and Hinton 2012), neither centered nor with momentum, in the form of TensorFlow or PyTorch.
 
     s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
     """
 
+    moments: ClassVar[tuple[str, ...]] = ("square",)
+
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
         super().__init__(parameters, cfg)
         self.square.fill_(1.0 if cfg.implementation == "tensorflow" else 0.0)
 
-    def state_dict(self) -> State:
-        return {name: x for name, x in super().state_dict().items() if name != "momentum"}
-
-    @torch.no_grad()
     def _update(self, grads: Tensors) -> Metrics:
         c = self.cfg
-        flat, norm = clip_grad_norm(grads, c.max_grad_norm)
+        flat, norm = clip_grad_norm(self._with_frozen(grads), c.max_grad_norm)
         self.updates.add_(1)
         self.square.mul_(c.alpha).addcmul_(flat, flat, value=1 - c.alpha)
         root = (self.square + c.eps).sqrt() if c.implementation == "tensorflow" else self.square.sqrt() + c.eps
@@ -414,7 +434,7 @@ def clip_grad_norm(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
 
 
 def gradient_steps(
-    losses: Mapping[str, Tensor], optims: Mapping[str, LaPropAGC], shared: Collection[str] = ()
+    losses: Mapping[str, Tensor], optims: Mapping[str, Optimizer], shared: Collection[str] = ()
 ) -> Metrics:
     """Take a step of the optimizer of each loss, by name, with gradients that are all computed before the first step.
 
