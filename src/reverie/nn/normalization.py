@@ -93,8 +93,7 @@ class HostBuffers(nn.Module):
 class Moments(HostBuffers):
     """Count, mean and standard deviation of rows in float64, numerically stable for any number of rows.
 
-    Sets of rows are merged as in Chan, Golub and LeVeque (1979), by NumPy, which takes a fifth of PyTorch's time. The
-    moments of rows on a GPU lie there, so that nothing waits for it.
+    They lie where the newest rows do, so that nothing waits for a GPU.
     """
 
     on_host: ClassVar[tuple[str, ...]] = ("moments",)
@@ -117,56 +116,39 @@ class Moments(HostBuffers):
             return add_rows(self.moments, x)
         local = torch.zeros_like(self.moments)
         add_rows(local, x)
-        for count, mean, spread in all_gather(local).numpy():
-            if count[0]:
-                _merge_moments(self.moments.numpy(), int(count[0]), mean, spread)
+        for part in all_gather(local):
+            _merge_moments(self.moments, *part)
 
-    def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
+    def mean_and_std(self) -> tuple[Tensor, Tensor]:
         """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
         mean, std = mean_and_std(self.moments)
-        return mean.reshape(self.shape), std.reshape(self.shape)
+        return mean.view(self.shape), std.view(self.shape)
 
 
-def add_rows_on_device(moments: Tensor, x: Tensor, counted: Tensor | None = None) -> None:
-    """Add rows as :func:`add_rows` does, by operations on their device; ``counted`` ``[M]``: which rows; None: all."""
-    rows = x.reshape(len(x), moments.shape[1]).double()  # [M, D]
-    weight = torch.ones_like(rows[:, :1]) if counted is None else counted.unsqueeze(1).double()  # [M, 1]
-    new = weight.sum()
-    fresh = (rows * weight).sum(0) / new.clamp(min=1)
-    scatter = ((rows - fresh).square() * weight).sum(0)
+def add_rows(moments: Tensor, x: Tensor, counted: Tensor | None = None) -> None:
+    """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, in place; ``counted`` ``[M]``: which rows."""
+    rows = x.reshape(len(x), moments.shape[1]).to(moments.device)  # [M, D]
+    weights = torch.ones_like(rows[:, :1]) if counted is None else counted.unsqueeze(1)  # [M, 1]
+    for part, weight in zip(torch.split(rows, CHUNK_ROWS), torch.split(weights.double(), CHUNK_ROWS), strict=True):
+        count, wide = weight.sum(), part.double()
+        mean = (wide * weight).sum(0) / count.clamp(min=1)
+        _merge_moments(moments, count, mean, ((wide - mean).square() * weight).sum(0))
+
+
+def mean_and_std(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and population standard deviation of ``moments`` ``[3, D]``, each ``[D]``."""
+    count, mean, spread = moments
+    return mean, (spread / count.clamp(min=1)).sqrt()
+
+
+def _merge_moments(moments: Tensor, new: Tensor, fresh: Tensor, scatter: Tensor) -> None:
+    """Add to ``moments`` ``[3, D]``: ``new`` rows of mean ``fresh`` and sum of squared deviations ``scatter``.
+
+    Chan, Golub and LeVeque (1979), equation 2.1.
+    """
     count, mean, spread = moments  # [D], views
     shift, share = fresh - mean, new / (count + new).clamp(min=1)
     spread += shift * shift * count * share + scatter
-    mean += shift * share
-    count += new
-
-
-def std_on_device(moments: Tensor) -> Tensor:
-    """Return the population standard deviation of ``moments`` ``[3, D]``, ``[D]``."""
-    return (moments[2] / moments[0].clamp(min=1)).sqrt()
-
-
-def add_rows(moments: Tensor, x: Tensor) -> None:
-    """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, on the CPU, in place."""
-    rows = x.numpy(force=True).reshape(len(x), moments.shape[1])  # [M, D]
-    for start in range(0, len(rows), CHUNK_ROWS):
-        part = rows[start : start + CHUNK_ROWS].astype(np.float64)
-        mean = part.sum(0) / len(part)
-        _merge_moments(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
-
-
-def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and population standard deviation of ``moments`` ``[3, D]``, each ``[D]``."""
-    count, mean, spread = moments.numpy(force=True)
-    return mean, np.sqrt(spread / np.maximum(count, 1))
-
-
-def _merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
-    """Add to ``moments`` ``[3, D]`` in place: ``new`` rows of mean ``fresh`` and sum of squared deviations."""
-    count, mean, spread = moments  # [D], views
-    shift, share = fresh - mean, new / (count + new)
-    spread += shift * shift * count * share
-    spread += scatter
     mean += shift * share
     count += new
 
@@ -200,28 +182,16 @@ class Standardizer(Moments):
 @accelerated
 def add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
-    if not moments.is_cpu:
-        return _standardize_on_device(moments, x, shift, factor)
     add_rows(moments, x)
     mean, std = mean_and_std(moments)
-    inverse = 1 / np.where(_constant_mask(mean, std), 1.0, std)
-    shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)
-    factor.copy_(torch.from_numpy(inverse).view(shift.shape), non_blocking=True)
+    inverse = 1 / std.masked_fill(are_constant(mean, std), 1.0)
+    shift.copy_(mean.view(shift.shape), non_blocking=True)
+    factor.copy_(inverse.view(shift.shape), non_blocking=True)
 
 
-def _standardize_on_device(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
-    """Compute :func:`add_and_standardize` without waiting for the device."""
-    add_rows_on_device(moments, x)
-    mean, std = moments[1], std_on_device(moments)
-    is_constant = std <= (CONSTANT_RTOL * mean.abs()).clamp(min=CONSTANT_ATOL)
-    shift.copy_(mean.view(shift.shape))
-    factor.copy_((1 / std.masked_fill(is_constant, 1.0)).view(shift.shape))
-
-
-def _constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+def are_constant(mean: Tensor, std: Tensor) -> Tensor:
     """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
-    is_constant: np.ndarray = std <= np.maximum(CONSTANT_RTOL * np.abs(mean), CONSTANT_ATOL)
-    return is_constant
+    return std <= (CONSTANT_RTOL * mean.abs()).clamp(min=CONSTANT_ATOL)
 
 
 class ObsNormalizer(nn.Module):
@@ -282,7 +252,7 @@ class ObsNormalizer(nn.Module):
     def _warn(self) -> None:
         """Warn about constant inputs, often a missing sensor or too large units."""
         for key, part in self.each:
-            if len(index := np.argwhere(_constant_mask(*part.mean_and_std()))):
+            if len(index := torch.nonzero(are_constant(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
                     f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change "

@@ -15,15 +15,7 @@ from reverie.core.bounds import Above, Finite
 from reverie.core.collectives import all_gather, is_distributed
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.nn.normalization import (
-    CONSTANT_ATOL,
-    HostBuffers,
-    Moments,
-    add_rows,
-    add_rows_on_device,
-    mean_and_std,
-    std_on_device,
-)
+from reverie.nn.normalization import CONSTANT_ATOL, HostBuffers, Moments, add_rows, mean_and_std
 
 
 @dataclass(frozen=True)
@@ -146,15 +138,14 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
 
 
 def _update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
-    """Set ``returns`` ``[N]`` (float64, on the CPU) to the next rows' returns: G <- r + gamma G, 0 at a first row."""
-    earned, first = reward.numpy(force=True), is_first.numpy(force=True)
-    returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
+    """Set ``returns`` ``[N]`` (float64) to the next rows' returns: G <- r + gamma G, 0 at a first row."""
+    returns.mul_(discount).add_(reward).masked_fill_(is_first, 0.0)
 
 
 def _set_factor(moments: Tensor, factor: Tensor) -> None:
     """Set ``factor`` to 1 / the standard deviation of ``moments``, or to 1 while that is 0."""
-    std = mean_and_std(moments)[1].item()
-    factor.fill_(1 / std if std > CONSTANT_ATOL else 1.0)
+    std = mean_and_std(moments)[1].view(factor.shape)
+    factor.copy_(torch.where(std > CONSTANT_ATOL, 1 / std, 1.0), non_blocking=True)
 
 
 @accelerated
@@ -162,21 +153,9 @@ def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """Update ``returns`` with the next rows ``[N]``, add them to ``moments`` ``[3, 1]`` and set ``factor``."""
-    if not returns.is_cpu:
-        return _add_returns_on_device(returns, reward, is_first, discount, moments, factor)
     _update_returns(returns, reward, is_first, discount)
-    add_rows(moments, returns[~is_first.cpu()])
+    add_rows(moments, returns, ~is_first)
     _set_factor(moments, factor)
-
-
-def _add_returns_on_device(
-    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
-) -> None:
-    """Compute :func:`add_returns` without waiting for the device."""
-    returns.mul_(discount).add_(reward).masked_fill_(is_first, 0.0)
-    add_rows_on_device(moments, returns, ~is_first)
-    std = std_on_device(moments).view(factor.shape)
-    factor.copy_(torch.where(std > CONSTANT_ATOL, 1 / std, 1.0))
 
 
 class ReturnScaler(HostBuffers):
@@ -219,7 +198,7 @@ class ReturnScaler(HostBuffers):
             add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
             return self._limit(self.returns)
         _update_returns(self.returns, reward, is_first, self.discount)
-        self._count(self.returns.numpy()[~is_first.numpy(force=True)])
+        self._count(self.returns[~is_first])
 
     def repeats_updates(self, reward: Tensor) -> bool:
         """Return whether ``add`` makes the same calls with each row of these N streams."""
@@ -232,12 +211,12 @@ class ReturnScaler(HostBuffers):
         self.moments.moments.zero_()
         self.largest.zero_()
         self.returns.resize_(0)
-        self._count(returns[~first])
+        self._count(torch.from_numpy(returns[~first]))
 
-    def _count(self, returns: np.ndarray) -> None:
-        self.moments.add(torch.from_numpy(returns))
+    def _count(self, returns: Tensor) -> None:
+        self.moments.add(returns)
         _set_factor(self.moments.moments, self.factor)
-        self._limit(torch.from_numpy(returns))
+        self._limit(returns)
 
     def _limit(self, returns: Tensor) -> None:
         """Lower the factor to ``max_return`` over the largest absolute return, counting ``returns``, if it is more."""
