@@ -22,6 +22,7 @@ from test_learners_run import listening
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.cli.parsing import remove_flags
+from reverie.core.documents import read_json
 from reverie.distributed import ray_learners as on_ray
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
@@ -220,6 +221,27 @@ def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
     assert main([*words, *asked, "--resources", "{seat: 1}"]) == 0
     assert "1 trial: 1 finished" in capfd.readouterr().out
     assert "finished at env step" in (run / "trial-0.log").read_text()
+
+
+def test_a_seed_goes_on_on_another_node_and_all_save_at_a_signal(cluster, tmp_path):
+    run, log = tmp_path / "seeds", tmp_path / "log"
+    words = ["train", *FLAGS, "--learners", "1", "--seeds", "2", "--run", str(run), "--resources", "{seat: 1}"]
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "reverie", *words, "--cluster", f"ray:{cluster.address}"]
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        for seed in (0, 1):
+            wait(Checkpoints(run / f"seed-{seed}" / "checkpoints").paths, process)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait(lambda: "it starts on another node" in log.read_text(), process)
+        cluster.add_node(num_cpus=1, resources={"seat": 1})
+        name = log.read_text().partition(": its node")[0].split()[-1]
+        wait(lambda: "continuing" in (run / f"{name}.log").read_text(), process)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert [entry["state"] for entry in read_json(run / "aggregate.json")["runs"]] == ["stopped"] * 2
+    finally:
+        process.kill()
 
 
 def test_missing_resources_are_named(cluster, monkeypatch, capfd):

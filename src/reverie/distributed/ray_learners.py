@@ -68,8 +68,10 @@ class RayLearner:
             probe.bind((host, 0))
             return host, probe.getsockname()[1]
 
-    def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
-        """Start ``reverie WORDS``, in ``folder`` if it exists on this node."""
+    def start(self, words: Sequence[str], env: Mapping[str, str], folder: str, run: Path | None = None) -> None:
+        """Start ``reverie WORDS``, in ``folder`` if it exists on this node, once no other process writes to ``run``."""
+        if run is not None:
+            wait_until_unlocked(run)
         self.child = subprocess.Popen(
             [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT_PID_VAR: str(os.getpid())},

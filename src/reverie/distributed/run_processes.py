@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -24,7 +24,16 @@ from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.signals import PARENT_PID_VAR, SIGNALS
-from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
+from reverie.distributed.ray_learners import (
+    MAX_RESTARTS,
+    ClusterRequest,
+    RayLearner,
+    cluster,
+    learner_resources,
+    missing_resources,
+    ray_options,
+    watch_head,
+)
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.checkpoint import checkpoint_name
@@ -88,17 +97,24 @@ class Child:
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
+        self.command = command
         self.log = log
         self.begin: int = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as out:
+        self.start()
+
+    def start(self) -> None:
+        """Start the process."""
+        with self.log.open("ab") as out:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
+                [sys.executable, "-u", "-m", "reverie", *self.command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(_extra_import_paths()), PARENT_PID_VAR:
                 str(os.getpid())},
             )  # fmt: skip
-        self.tell: Callable[[int], None] = self.process.send_signal
-        self.wait: Callable[[], object] = self.process.wait
+
+    def tell(self, number: int) -> None:
+        """Send a signal to the process."""
+        self.process.send_signal(number)
 
     def poll(self) -> int | None:
         """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
@@ -107,10 +123,71 @@ class Child:
 
     def last_line(self) -> str:
         """Return the last line that the process wrote, or "" if it wrote none."""
+        if not self.log.exists():
+            return ""
         with self.log.open("rb") as file:
             file.seek(self.begin)
             lines = file.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+class RayChild(Child):
+    """The same on a node of a Ray cluster. If the node is lost, the command starts again on another one."""
+
+    def __init__(self, command: Sequence[str], log: Path, run: Path, ray: Any, resources: Mapping[str, float]) -> None:
+        """``run``: folder of the run. ``resources``: of the process, which waits until a node has them."""
+        self.run = run
+        self.ray = ray
+        self.actor: Any = ray.remote(**ray_options(resources), max_concurrency=2)(RayLearner)
+        self.losses = 0
+        self.number: int | None = None
+        """The first signal to the process."""
+        super().__init__(command, log)
+
+    def start(self) -> None:
+        self.has_begun = False
+        self.learner: Any = self.actor.remote()
+        self.answer: Any = self.learner.start.remote(self.command, {}, os.getcwd(), self.run)
+
+    def tell(self, number: int) -> None:
+        self.number = self.number or number
+        if self.has_begun:
+            self.learner.tell.remote(int(number))
+        else:  # it may wait for resources
+            self.ray.kill(self.learner)
+
+    def poll(self) -> int | None:
+        """Return the exit code as of any child; also append what the process wrote to its file."""
+        if not self.ray.wait([self.answer], timeout=0)[0]:
+            return None
+        try:
+            output, code = self.ray.get(self.answer) or (b"", None)
+        except self.ray.exceptions.RayActorError:
+            return self._start_again()
+        with self.log.open("ab") as log:
+            log.write(output)
+        self.has_begun, self.answer = True, self.learner.poll.remote()
+        return 128 - code if code is not None and code < 0 else code
+
+    def _start_again(self) -> int | None:
+        """Start again after a loss; return the code of a process that was stopped, or was lost too often."""
+        self.losses += 1
+        if self.number is not None or self.losses > MAX_RESTARTS:
+            return 128 + (self.number or signal.SIGKILL)
+        logger.warning(f"{self.log.stem}: its node, or the Ray process on it, has ended; it starts on another node")
+        self.start()
+        return None
+
+
+class Trainer(NamedTuple):
+    """What trains runs."""
+
+    start: Callable[[Sequence[str], ChildRun], Child]
+    """Starts the process of a run."""
+    max_parallel: int
+    """Number of runs at a time."""
+    watch: Callable[[list[int]], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    """Adds a signal to those that were received if no more run can be trained."""
 
 
 def _num_parallel_runs(config: ExperimentConfig) -> int:
@@ -143,10 +220,10 @@ def find_runs_folder(
 @contextlib.contextmanager
 def open_runs_folder(
     path: Path, config: ExperimentConfig, request: ClusterRequest | None, *, is_new: bool
-) -> Iterator[tuple[Train, int]]:
+) -> Iterator[Trainer]:
     """Create and lock the folder of all runs; yield what trains them, here or on the Ray cluster of ``request``.
 
-    This is a function, and its number of parallel runs. An error before any run has begun deletes a new folder.
+    An error before any run has begun deletes a new folder.
     """
     with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -161,12 +238,12 @@ def open_runs_folder(
 
 
 @contextlib.contextmanager
-def _make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
-    """Yield a function that trains runs, here or on the Ray cluster of ``request``, and its number of parallel runs."""
+def _make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[Trainer]:
+    """Yield what trains runs, here or on the Ray cluster of ``request``."""
     if choose_device(config.device) == "cpu" and kernel_problem():
         logger.warning(kernel_problem())
     if request is None:
-        yield _train_in_processes, _num_parallel_runs(config)
+        yield Trainer(lambda words, run: Child(words, run.log), _num_parallel_runs(config))
         return
     with cluster(request.address) as ray:
         resources = learner_resources(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
@@ -175,9 +252,10 @@ def _make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> I
         room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)
         if not room:
             raise RunError(missing_resources(ray, [resources], 1, "PACK"))
-        from reverie.distributed.ray_tune import train_placed  # imports Ray, which cluster() has prepared
-
-        yield functools.partial(train_placed, resources=requested), room
+        yield Trainer(
+            lambda words, run: RayChild(words, run.log, run.run, ray, requested), room,
+            functools.partial(watch_head, ray),
+        )  # fmt: skip
 
 
 def _extra_import_paths() -> list[str]:
@@ -200,7 +278,7 @@ def exit_state(code: int, words: str) -> tuple[RunState, str]:
 
 @dataclass
 class RunQueue:
-    """A queue of runs and their states, used by the function that trains them."""
+    """A queue of runs and their states."""
 
     runs: Sequence[ChildRun]
     """All runs; their states are kept up to date."""
@@ -212,29 +290,25 @@ class RunQueue:
     """Called with each run that has ended."""
     should_stop: Callable[[ChildRun], bool] = lambda run: False
     """Called often for each active run, until it returns that the run has to save and end."""
-    received_signals: Sequence[int] = ()
-    """Signals that this process has received; after the first, no run starts."""
-    dropped: set[ChildRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
+    """Errors of runs that have not begun."""
+
+    @property
+    def are_all_refused(self) -> bool:
+        """Whether runs were refused, and none has begun: no other can begin."""
+        return bool(self.refused) and not any(run.has_begun for run in self.runs)
 
     def next(self) -> ChildRun | None:
-        """Return the next run to start; None if no run is left, or no run may start any more."""
-        over = self.received_signals or (self.refused and not any(run.has_begun for run in self.runs))
-        return None if over else next((run for run in self.runs if run.state == "waiting"), None)
+        """Return the next run to start; None if there is none."""
+        return None if self.are_all_refused else next((run for run in self.runs if run.state == "waiting"), None)
 
-    def begin(self, run: ChildRun) -> list[str]:
-        """Start ``run``: return the command line arguments that train it."""
+    def begin(self, run: ChildRun, trainer: Trainer) -> Child:
+        """Start the process of ``run``."""
         words = list(self.command(run))
         run.begin()
         self.board.show_state(run)
-        return words
-
-    def drop(self, run: ChildRun) -> bool:
-        """Return True once if an active run has to save and end."""
-        if run in self.dropped or not self.should_stop(run):
-            return False
-        self.dropped.add(run)
-        return True
+        with disk_errors_as_run_error(run.log.parent):
+            return trainer.start(words, run)
 
     def end(self, run: ChildRun, code: int, words: str) -> None:
         """Record that the process of ``run`` has ended. ``words``: its last line."""
@@ -246,48 +320,36 @@ class RunQueue:
         self.board.show_state(run)
 
 
-Train = Callable[[RunQueue, int], None]
-"""Trains runs, at most this many at a time."""
-
-
-def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
-    """Train the waiting runs with ``train``, ``jobs`` at a time.
-
-    Return the number of the signal that ended it, if any.
-    """
-    with collect_signals() as queue.received_signals:
-        train(queue, jobs)
-    if queue.refused and not any(run.has_begun for run in queue.runs):
-        raise RunError(queue.refused[0])
-    return queue.received_signals[0] if queue.received_signals else None
-
-
-def _train_in_processes(queue: RunQueue, jobs: int) -> None:
-    """Train runs in child processes.
+def train_runs(queue: RunQueue, trainer: Trainer, jobs: int) -> int | None:
+    """Train the waiting runs, ``jobs`` at a time; return the number of the signal that ended it, if any.
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
     """
     running: dict[ChildRun, Child] = {}
-    num_forwarded = 0
-    try:
-        while running or queue.next():
-            num_forwarded = _forward_signals(queue.received_signals, num_forwarded, running.values())
-            while len(running) < jobs and (run := queue.next()):
-                with disk_errors_as_run_error(run.log.parent):
-                    running[run] = Child(queue.begin(run), run.log)
-            for run, child in list(running.items()):
-                if (code := child.poll()) is not None:
-                    del running[run]
-                    queue.end(run, code, child.last_line())
-                elif queue.drop(run):
-                    child.tell(signal.SIGTERM)
-            queue.board.update()
-            time.sleep(POLL)
-    finally:  # after an error here, active runs save and end
-        for child in running.values():
-            child.tell(signal.SIGTERM)
-        for child in running.values():
-            child.wait()
+    stopped, num_forwarded = set[ChildRun](), 0
+    with collect_signals() as received, trainer.watch(received):
+        try:
+            while running or (queue.next() and not received):
+                num_forwarded = _forward_signals(received, num_forwarded, running.values())
+                while not received and len(running) < jobs and (run := queue.next()):
+                    running[run] = queue.begin(run, trainer)
+                for run, child in list(running.items()):
+                    if (code := child.poll()) is not None:
+                        del running[run]
+                        queue.end(run, code, child.last_line())
+                    elif run not in stopped and queue.should_stop(run):
+                        stopped.add(run)
+                        child.tell(signal.SIGTERM)
+                queue.board.update()
+                time.sleep(POLL)
+        finally:  # after an error here, active runs save and end
+            for child in running.values():
+                child.tell(signal.SIGTERM)
+            while any(child.poll() is None for child in running.values()):
+                time.sleep(POLL)
+    if queue.are_all_refused:
+        raise RunError(queue.refused[0])
+    return received[0] if received else None
 
 
 def _forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:

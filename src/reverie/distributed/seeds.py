@@ -18,7 +18,14 @@ from reverie.core.logger import logger
 from reverie.datasets.data_path import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import ChildRun, RunQueue, Train, find_runs_folder, open_runs_folder, train_runs
+from reverie.distributed.run_processes import (
+    ChildRun,
+    RunQueue,
+    Trainer,
+    find_runs_folder,
+    open_runs_folder,
+    train_runs,
+)
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.saved_settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
@@ -71,8 +78,8 @@ def run_seeds(
     check_seeds(config, seeds, jobs)
     path, before = find_runs_folder(config, run, "seeds", request)
     folder = SeedsFolder(config, path, before, seeds)
-    with open_runs_folder(path, config, request, is_new=before is None) as (train, max_parallel):
-        (result,) = train_folders([folder], folder.title, jobs or max_parallel, train)
+    with open_runs_folder(path, config, request, is_new=before is None) as trainer:
+        (result,) = train_folders([folder], folder.title, jobs or trainer.max_parallel, trainer)
         return result
 
 
@@ -144,7 +151,7 @@ class SeedsFolder:
         return SeedsResult(run=self.path, seeds=self.runs, signal=signal, aggregate=summary, files=existing)
 
 
-def train_folders(folders: Sequence[SeedsFolder], title: str, jobs: int, train: Train) -> list[SeedsResult]:
+def train_folders(folders: Sequence[SeedsFolder], title: str, jobs: int, trainer: Trainer) -> list[SeedsResult]:
     """Train the unfinished runs of ``folders``, ``jobs`` at a time, in one queue; return the result of each folder."""
     homes = {run: folder for folder in folders for run in folder.runs}
     for folder in folders:
@@ -160,7 +167,7 @@ def train_folders(folders: Sequence[SeedsFolder], title: str, jobs: int, train: 
     displayed = list(homes) if num_waiting and folders[0].config.console else []
     with contextlib.closing(RunsDisplay(displayed, title)) as board:
         queue = RunQueue(list(homes), lambda run: homes[run].command(run), board, lambda run: homes[run].on_end(run))
-        number = train_runs(queue, train, jobs)
+        number = train_runs(queue, trainer, jobs)
     return [folder.result(number) for folder in folders]
 
 

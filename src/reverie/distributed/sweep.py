@@ -69,9 +69,9 @@ def sweep(
     plan.check_environments()
     folders = plan.open_folders()
     config = next(iter(plan.cells.values()))
-    with open_runs_folder(plan.path, config, None, is_new=not plan.path.exists()) as (train, max_parallel):
+    with open_runs_folder(plan.path, config, None, is_new=not plan.path.exists()) as trainer:
         plan.write()
-        results = train_folders([*folders.values()], f"sweep {plan.path.name}", jobs or max_parallel, train)
+        results = train_folders([*folders.values()], f"sweep {plan.path.name}", jobs or trainer.max_parallel, trainer)
     return SweepResult(run=plan.path, cells=dict(zip(folders, results, strict=True)), signal=results[0].signal)
 
 

@@ -25,7 +25,7 @@ from reverie.distributed.run_processes import (
     STUDY,
     ChildRun,
     RunQueue,
-    Train,
+    Trainer,
     find_runs_folder,
     open_runs_folder,
     train_runs,
@@ -125,7 +125,7 @@ def run_tuning(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad trials end early"
         )
     _check_same_search(path, saved, config, space)
-    with open_runs_folder(path, config, request, is_new=not saved) as (train, max_parallel):
+    with open_runs_folder(path, config, request, is_new=not saved) as trainer:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             study = optuna.create_study(
@@ -145,7 +145,7 @@ def run_tuning(
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        return search.run(trials, jobs or max_parallel, train)
+        return search.run(trials, jobs or trainer.max_parallel, trainer)
 
 
 def _num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> int:
@@ -192,8 +192,8 @@ class Search:
         self.scores: dict[ChildRun, dict[int, float]] = defaultdict(dict)
         self.final: dict[ChildRun, float] = {}
 
-    def run(self, count: int, jobs: int, train: Train) -> TuneResult:
-        """Train the missing runs of ``count`` trials with ``train``; of all combinations in a grid, and never more."""
+    def run(self, count: int, jobs: int, trainer: Trainer) -> TuneResult:
+        """Train the missing runs of ``count`` trials; of all combinations in a grid, and never more."""
         count = _num_trials(self.dimensions, count, self.grid)
         is_whole = _num_trials(self.dimensions, count + 1, self.grid) == count
         finished = [trial.state.is_finished() for trial in self.study.trials]
@@ -206,7 +206,7 @@ class Search:
             parallel_text = f"up to {count_noun(jobs, 'run')} at a time"
             logger.info(f"{title}: {count_noun(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
-            signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), train, jobs)
+            signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), trainer, jobs)
         return self.result(signal)
 
     def trial_runs(self, number: int) -> list[ChildRun]:
