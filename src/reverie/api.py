@@ -36,6 +36,7 @@ from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
+from reverie.experiment.lifecycle import run_experiment
 from reverie.experiment.person import Person
 from reverie.experiment.presets import SUITES
 from reverie.experiment.rules import validate_config
@@ -51,7 +52,6 @@ from reverie.run.channel import PageChannel
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, check_module_names, new_path, read_saved_config
 from reverie.run.result import TrainResult
-from reverie.run.run import run_experiment
 from reverie.run.takeovers import ActionChannel
 
 VECTOR_ALGORITHMS = ("sac", "dqn")

@@ -13,7 +13,7 @@ from helped_env import Helped
 from reverie.algos.table import algorithm_config
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError
-from reverie.run import lifecycle
+from reverie.experiment import lifecycle
 from reverie.run.takeovers import TakeoverCounter
 
 ACTIONS = {"box": np.float32([-1, 1]), "discrete": 3, "dict": {"move": 1, "force": np.float32([0.5, -1.5])}}

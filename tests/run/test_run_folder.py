@@ -28,10 +28,10 @@ from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import check_links, write_json
 from reverie.core.lock import folder_lock
 from reverie.core.specs import ActionSpec, ObsPart, spec_to_dict
+from reverie.experiment import lifecycle
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.jsonl import FINAL, read_metrics
-from reverie.run import lifecycle
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import MANIFEST, manifest_bytes

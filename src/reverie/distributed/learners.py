@@ -1,8 +1,8 @@
 """The learners of a run: N processes that collect their own rows and take every gradient step together.
 
-Learner 0 manages the run (``run/run.py``): settings, logs, evaluations, checkpoints. The others follow it. They build
-their share of the experiment at the same time, run the same loop, and write their state into its checkpoints. Learner 0
-writes the manifest last, so a checkpoint contains all learners or does not exist.
+Learner 0 manages the run (``experiment/lifecycle.py``): settings, logs, evaluations, checkpoints. The others follow it.
+They build their share of the experiment at the same time, run the same loop, and write their state into its
+checkpoints. Learner 0 writes the manifest last, so a checkpoint contains all learners or does not exist.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from reverie.distributed.actor_replays import MultiReplayStores
 from reverie.distributed.team import GroupWatch, LearnerGroup, SharedCollector, SharedSource, TurnCommand
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.lifecycle import complete_store
 from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint
 from reverie.run.collect import EnvCollector
+from reverie.run.evaluate import EvaluationPurpose, MeasurementResult
 from reverie.run.folder import RunFolder, SavedConfig
-from reverie.run.lifecycle import complete_store
 from reverie.run.manifest import TENSORS, encode_state
 from reverie.run.result import TrainResult
 from reverie.run.signal_handling import handle_signals
-from reverie.run.trainable import EvaluationPurpose, MeasurementResult
 from reverie.store.store import ReplayStore
 
 # ---------------------------------------------------------------- parts of a checkpoint

@@ -56,13 +56,13 @@ from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
+from reverie.run.config import Schedule, ScoreMetric
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.episodes import CollectorProtocol
-from reverie.run.evaluate import Evaluation, episode_limit, evaluate
+from reverie.run.evaluate import Evaluation, EvaluationPurpose, MeasurementResult, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.rating import Rating
 from reverie.run.takeovers import ActionChannel
-from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
 EVALUATION_SHARE = 0.05
 """Share of a run's hours that the evaluation at the end has, until an earlier one has been timed."""
@@ -75,11 +75,32 @@ MAX_VIDEO_SIDE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Trainable):
+class Experiment:
     """All matching parts of a run. Nothing has been written to disk."""
 
     config: ExperimentConfig
     algo: Algorithm
+    clock: Clock
+    source: BatchSource
+    """Source of the learner's batches."""
+    collector: CollectorProtocol | None
+    """None in an offline run."""
+    schedule: Schedule
+    """How often to log, evaluate, save and report."""
+    score: ScoreMetric
+    """Evaluation metric that selects the best agent."""
+    log_episodes: bool
+    """Whether a line is logged for each finished episode."""
+    stop_score: float | None
+    """Evaluation score at which training stops; None: never stop at a score."""
+    patience: int | None
+    """Stop after this many consecutive evaluations without improvement; None: never stop early."""
+    measurement: Literal["", "eval", "estimate"]
+    """The measurement at the end of the run: an evaluation, an estimate, or nothing."""
+    heldout: Callable[[], Mapping[str, float]] | None = None
+    """Returns metrics of the learner on held-out rows; None if there are none."""
+    store: Any = None
+    """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
     env: Env | None
     """Training environments; None in an offline run. With actors, which have their own environments, one is made to
     read its spaces, and closed."""
@@ -152,6 +173,7 @@ class Experiment(Trainable):
         return evaluation
 
     def measure(self, which: EvaluationPurpose) -> MeasurementResult:
+        """Evaluate, or estimate, according to ``measurement``."""
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
             if updates is None:
@@ -177,10 +199,12 @@ class Experiment(Trainable):
         return evaluation
 
     def keep_evaluated(self, values: Mapping[str, float]) -> None:
+        """Keep the agent of an evaluation during training, with its logged numbers, as the next opponent."""
         if self.rating is not None and "eval/elo" in values:
             self.rating.keep(self.algo, values["eval/elo"])
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
+        """Return the training or evaluation environments; RunError if callbacks cannot access all of them."""
         env = self.env if which == "training" else self.eval_env
         if env is None:
             raise RunError(f"this run has no environments for {which} that a callback could access.")
@@ -193,12 +217,14 @@ class Experiment(Trainable):
 
     @property
     def saved(self) -> SavedConfig:
+        """The resolved settings."""
         env = self.env or self.eval_env
         saved = saved_settings(self.config, self.user_env, self.user_eval_env)
         return saved if env is None else replace(saved, packages=env.packages)
 
     @property
     def spec(self) -> Mapping[str, Any]:
+        """Content of spec.json: observations, actions, and the spaces for an agent that acts without an environment."""
         spec: dict[str, Any] = dict(spec_to_dict(self.obs_spec, self.action_spec))
         if self.spaces is not None:
             with contextlib.suppress(DataError):  # a custom spec kind: loading the agent then requires the environment
@@ -206,6 +232,7 @@ class Experiment(Trainable):
         return spec
 
     def parts(self) -> dict[str, Stateful]:
+        """Return the parts of a checkpoint in the order in which they are loaded."""
         parts: dict[str, Stateful] = {"meter": self.meter}
         stored = self.replay if isinstance(self.replay, DeviceRollout) else self.store
         if self.collector is not None and stored is not None:
@@ -219,7 +246,7 @@ class Experiment(Trainable):
         return parts | {"random": RngState()}  # last, because loading the other parts can draw from it
 
     def begin(self) -> None:
-        """Also fit the statistics to the available rows: of the dataset, or the initial rows of the replay."""
+        """Begin a new run: start storing, and fit the statistics to the rows of the dataset or initial ones."""
         replays: list[ReplayBuffer] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
             replays.append(self.replay)
@@ -228,6 +255,7 @@ class Experiment(Trainable):
                 running_statistics.fit(_read_all_rows(replay, self.obs_spec))
 
     def close(self, *, failed: bool = False) -> None:
+        """Close environments and store; the store at once if the run has ``failed``."""
         if self.store is not None:
             self.store.close(failed=failed)
         for part in (self.collector, self.eval_env, self.goal_env):
@@ -235,18 +263,22 @@ class Experiment(Trainable):
                 part.close()
 
     def load_initial(self) -> None:
+        """Load the agent of another run, if the settings name one."""
         load_initial(self.algo, self.config, self.spec)
 
     def describe(self, folder: Path) -> None:
+        """Log a summary of the training run in ``folder``, and the assumptions about the data."""
         for line in describe_experiment(self, folder):
             logger.info(line)
 
     def largest_reward(self) -> float:
+        """Return the largest absolute reward of the rows so far; 0 if it is unknown."""
         replays = [replay for replay in (self.dataset, self.replay) if isinstance(replay, ReplayBuffer)]
         rewards = [r.storage.read(r.oldest, r.count, ["reward"], copy=False)["reward"] for r in replays if r.count]
         return max((float(np.abs(x).max()) for x in rewards), default=0.0)
 
     def no_update_reason(self) -> str:
+        """Return why a finished run has made no update; "" if it made any, or its settings ask for none."""
         config, window, offered = self.config, self.algo.window, len(self.replay)
         expected = config.offline or config.algo.on_policy or config.updates_per_step(window) == 0
         if self.clock.updates or expected:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,6 +18,25 @@ from reverie.run.collect import initial_state, take_turn
 from reverie.run.episodes import EpisodeCounter, info_columns, means_of_columns, read_exact_rewards
 from reverie.run.folder import RunFolder, read_final_result
 from reverie.run.match import measure_strength, to_results, with_opponent
+
+EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
+"""Seeds of evaluations: during training, to confirm ``stop_score``, and at the end, where no earlier evaluation used
+it."""
+
+
+class MeasurementResult(Protocol):
+    """An evaluation, or an estimate from a dataset."""
+
+    def metrics(self) -> Mapping[str, float | np.ndarray]:
+        """Return the numbers, and the video if there is one, under their metric names."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for eval.json or estimate.json."""
+
+
+def scalars_of_result(measurement: MeasurementResult) -> dict[str, float]:
+    """Return the scalar metrics of ``measurement``, without the video."""
+    return {name: value for name, value in measurement.metrics().items() if not isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, kw_only=True)
