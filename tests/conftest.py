@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -69,6 +70,19 @@ def _forget_scripts(tmp_path_factory):
     for name in sys.modules.keys() - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path_factory.getbasetemp())):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """Python's child processes have imported PyTorch and reverie before they start."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    from warm_python import WarmPopen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", WarmPopen)
+        yield
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ from reverie.run.folder import read_saved_config
 from reverie.run.signal_handling import handle_signals
 from reverie.store.store import ReplayStore
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 FLAGS = [
     "--env", "CartPole-v1", "--learners", "2", "--eval-episodes", "0", "--threads", "1", "--no-tensorboard",
     "--no-console", "--learning-starts", "40", "--algo.batch-size", "8", "--algo.networks.units", "8", "8",

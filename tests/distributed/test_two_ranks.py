@@ -9,6 +9,8 @@ import pytest
 
 from reverie.algos.table import ALGORITHMS
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 WORKER = Path(__file__).parent / "two_ranks.py"
 OWN_BATCH = ("crossq:crossq", "xqc:xqc", "lewm:lewm", "crl:crl")
 """Batch normalization takes the mean of each rank's own half, and CRL contrasts the goals of this half alone."""

@@ -25,6 +25,8 @@ from reverie.envs.slot import derive_seeds, restart_seed
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.snapshot import load_state, save_state
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ATARI = {
     "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "max_episode_steps": 20, "resize": (32, 32),
     "grayscale": True, "frame_stack": 3, "kwargs": {"full_action_space": True, "repeat_action_probability": 0.7},

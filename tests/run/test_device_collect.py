@@ -21,6 +21,8 @@ from reverie.run.collect import DeviceCollector
 from reverie.run.episodes import EpisodeCounter, join_episodes
 from reverie.run.evaluate import evaluate
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu"}
 SMALL = QUIET | {"env.num": 4, "env.vectorization": "native", "algo.rollout": 16, "algo.networks.units": (16,)}
 PPO = SMALL | {"algo.batch_size": 32, "algo.epochs": 2}

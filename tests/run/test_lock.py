@@ -15,6 +15,8 @@ from reverie.core import lock as module
 from reverie.core.errors import RunError
 from reverie.core.lock import folder_lock, is_in_use
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 HOLDER = """
 import sys, time
 from pathlib import Path

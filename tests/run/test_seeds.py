@@ -35,6 +35,8 @@ from reverie.run import signal_handling as run_signals
 from reverie.run.signal_handling import Interrupt, collect_signals
 from tiny_configs import SETTINGS
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
 
 

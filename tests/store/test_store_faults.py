@@ -22,6 +22,8 @@ from reverie.store.retry import Retrier
 from reverie.store.store import ReplayStore
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):

@@ -20,6 +20,8 @@ import torch
 import reverie
 from reverie.kernels import gpu
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 FOLDER = Path(__file__).parents[2] / "bench"
 KEYS = {
     "kernels/dqn": {"update_s", "slower_without", "unworthy"},
