@@ -78,6 +78,7 @@ def play_mutants():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", help="a combination: the factors that differ from their first values, as JSON")
+    parser.add_argument("--choose", action="store_true", help="look for combinations for test_twin.py")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", action="store_true", help="first play the wrong lines of the long mode")
@@ -89,6 +90,10 @@ def main():
         report = doors.play(factors.complete(lists))
         show(report)
         return bool(report.counts)
+    if args.choose:
+        chosen = {name: factors.choose(family) for name, family in factors.FAMILIES.items()}
+        Path(__file__).with_name("chosen.json").write_text(json.dumps(chosen) + "\n")
+        return False
     blind = play_mutants() if args.mutants else 0
     return hunt(args.seed, args.seconds, args.families) + blind > 0
 
