@@ -44,9 +44,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh
 
 # Triton, for the tests of GPU kernels, exists for Linux only. It is installed separately: imported
 # after Mesa's OpenGL, which bundles another LLVM, it crashes.
+# PyTorch's build for GPUs brings its own, and its tests run with all others.
+HAS_TRITON = $(BIN)/python -c "import triton" 2>/dev/null
 TRITON := $(if $(filter Linux,$(shell uname -s)),$(VENV)/.triton)
 $(VENV)/.triton: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+	$(HAS_TRITON) || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		--upgrade --target $(VENV)/triton triton
 	@touch $@
 
@@ -65,15 +67,15 @@ ON_TRITON = PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or tr
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),$(ON_TRITON))
+	$(if $(TRITON),$(HAS_TRITON) || $(ON_TRITON))
 
 nightly: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
-	$(if $(TRITON),$(ON_TRITON) -m nightly)
+	$(if $(TRITON),$(HAS_TRITON) || $(ON_TRITON) -m nightly)
 
 slowest: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 50 $(TESTS)
-	$(if $(TRITON),$(ON_TRITON) --durations 50)
+	$(if $(TRITON),$(HAS_TRITON) || $(ON_TRITON) --durations 50)
 
 # Other combinations of features every day, on two cores.
 twin: $(VENV)/.kernels
