@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 import reverie
@@ -49,6 +50,7 @@ def test_ppo_learns_despite_a_clumsy_person(tmp_path):
     assert np.mean(result.evaluation.scores) > -2
 
 
+@pytest.mark.nightly  # half a minute of ours, too
 def test_half_a_minute_of_a_person_opens_the_door(monkeypatch, tmp_path):
     """600 steps of the script; alone, SAC never succeeds (``bench/human.json``)."""
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -22,6 +22,8 @@ from reverie.cli import train as commands
 from reverie.log.jsonl import read_metrics
 from reverie.run.folder import read_saved_config
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 META = {"name"}
@@ -130,6 +132,7 @@ def test_the_image_has_the_tested_versions_with_hashes_and_no_copyleft() -> None
     assert not missing
 
 
+@pytest.mark.nightly  # as make licenses, which CI runs, too: it reads all programs of all packages
 def test_the_image_needs_no_copyleft(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import licenses
