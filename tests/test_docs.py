@@ -152,6 +152,8 @@ def test_snippets_run(page, trained, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setattr("reverie.distributed.run_processes.Child", InProcess)
+    monkeypatch.setattr("reverie.experiment.labeling.QUICK_UPDATES", 2)  # after every answer of a person
+    monkeypatch.setattr("reverie.nn.reward_model.RewardModel.updates", 20)
     names: dict[str, Any] = {"__name__": "__main__"}
     for comment, language, code in fenced(PAGES[page]):
         if file := file_of(comment):

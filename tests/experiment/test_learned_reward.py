@@ -436,7 +436,7 @@ def test_a_run_that_asks_keeps_its_reward_if_an_answer_is_taken_back_before_it_r
         ({"env": "CartPole-v1", "human": "page"}, "labels: the labeled rows have other observations or actions"),
     ],
 )
-def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_path):
+def test_what_cannot_be_learned_from_is_refused(changes, expected, walked, tmp_path, quick):
     labels = tmp_path / "labels"
     reward = write_labels(walked, labels)
     given = {"algorithm": "dqn", "env": Walk, "reward": reward, "console": False, "eval_episodes": 0, **changes}
