@@ -180,7 +180,7 @@ def test_damaged_files_are_told_in_a_line(damage, tmp_path):
     weights = {"numbers": {names[0]: 1}, "scalars": {names[1]: torch.zeros(())}, "bias": {names[1]: None}}
     data = {"step": {"num_timesteps": "x"}, "space": {"observation_space": 3}}
     file = edited("ppo_cartpole", tmp_path, data.get(damage, {}), weights.get(damage, {}))
-    with pytest.raises(DataError, match=r"edited\.zip cannot be read"):
+    with pytest.raises(DataError, match=r"edited\.zip (cannot be read|is not a Stable-Baselines3 agent)"):
         import_sb3(file, "CartPole-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -452,6 +452,37 @@ class Call:
 
     def __reduce__(self):
         return Path.touch, (self.path,)
+
+
+class Constructed:
+    """A space that a pickle makes by a call, with more elements than its bytes."""
+
+    def __init__(self, kind, *args):
+        self.call = kind, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Constructed(gymnasium.spaces.Box, 0, 1, (1 << 40,)),
+        gymnasium.spaces.MultiBinary(1 << 40),
+        Constructed(np.float64(0).__reduce__()[0], np.dtype("V2000000000")),
+    ],
+    ids=["box", "binary", "scalar"],
+)
+def test_spaces_that_claim_memory_are_refused(space, tmp_path):
+    file = edited("ppo_cartpole", tmp_path, {"observation_space": saved(space)}, {})
+    with pytest.raises(DataError, match="is not a Stable-Baselines3 agent"):
+        import_sb3(file, "CartPole-v1", run=tmp_path / "run")
+
+
+def test_the_code_in_a_space_does_not_run(tmp_path):
+    file = edited("ppo_cartpole", tmp_path, {"observation_space": saved(Call(tmp_path / "called"))}, {})
+    import_sb3(file, "CartPole-v1", run=tmp_path / "run")
+    assert not (tmp_path / "called").exists()
 
 
 class HugeArray:

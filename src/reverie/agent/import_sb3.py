@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import io
 import json
 import math
@@ -23,7 +22,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from reverie.agent.sb3_pickles import ObsStatistics, read_pickle, read_statistics
+from reverie.agent.sb3_pickles import ObsStatistics, read_space, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
@@ -112,6 +111,9 @@ class SB3Archive:
     """Content of a zip file."""
 
     data: Mapping[str, Any]
+    observation_space: spaces.Space[Any] | None
+    """None if its class is the user's, and so is the action space."""
+    action_space: spaces.Space[Any] | None
     weights: Mapping[str, Tensor]
     variables: Mapping[str, Tensor]
     read: set[str] = field(default_factory=set)
@@ -131,8 +133,10 @@ class SB3Archive:
                     raise DataError(f"{file} has no settings of an agent: expected the file of model.save.")
                 data = json.loads(read_member(file, zip_file, "data"))
                 variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
-                tensors = [_read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
-            return cls(data, *tensors)
+                weights, variables = (_read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables))
+            pickles = (base64.b64decode(data[name][":serialized:"]) for name in ("observation_space", "action_space"))
+            obs_space, action_space = map(read_space, pickles)
+            return cls(data, obs_space, action_space, weights, variables)
         except ReverieError:
             raise
         except Exception as error:  # many types: from zipfile, json and PyTorch
@@ -191,20 +195,6 @@ class SB3Archive:
             (weight, bias), size = layers[0], math.prod(space.shape)
             layers[0] = torch.cat([_of_pairs(weight[:, :size].T).T, weight[:, size:]], 1), bias
         return layers
-
-    @functools.cached_property
-    def observation_space(self) -> spaces.Space[Any] | None:
-        """The observation space of training; None if its class is the user's."""
-        return self._read_space("observation_space")
-
-    @functools.cached_property
-    def action_space(self) -> spaces.Space[Any] | None:
-        """The action space of training; None if its class is the user's."""
-        return self._read_space("action_space")
-
-    def _read_space(self, name: str) -> spaces.Space[Any] | None:
-        space = read_pickle(base64.b64decode(self.data[name][":serialized:"]))
-        return space if isinstance(space, spaces.Space) else None
 
     def policy_kwarg(self, name: str) -> str:
         """Return the text of a class in ``policy_kwargs``, ``<class 'module.Name'>``; "" for the policy's default."""

@@ -1,20 +1,20 @@
 """Arrays and spaces from the pickles of Stable-Baselines3: running statistics of observations, and declared spaces.
 
-A pickle can name any function. Only NumPy's arrays and numbers, and Gymnasium's spaces, are made here; objects of all
-other classes become dictionaries of their attributes, and no other function is called. A pickle can also claim memory
-that it does not fill.
+A pickle can name any function. Only NumPy's arrays and numbers are made here; objects of all other classes become
+dictionaries of their attributes, and no other function is called. A pickle can also claim memory that it does not fill.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import pickletools
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from reverie.core.errors import DataError, ReverieError
 from reverie.core.files import read_file
@@ -22,7 +22,7 @@ from reverie.core.files import read_file
 MAX_BYTES = 1 << 28
 """Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
 MAX_OPERATIONS = 100_000
-"""Maximum number of a pickle's operations; statistics of a vector have about 200."""
+"""Maximum number of a pickle's operations, and of a space's binary elements; statistics of a vector need about 200."""
 
 
 class ObsStatistics(NamedTuple):
@@ -44,24 +44,31 @@ class Attributes(dict[Any, Any]):
         self.update(state if isinstance(state, dict) else {})
 
 
+SPACES = {name: type(name, (Attributes,), {}) for name in ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict")}
+"""Classes of spaces by name, which have their attributes alone."""
+
+
 def _empty_array(*_: Any) -> np.ndarray:
     """Return an array that takes its shape together with its content."""
     return np.empty(0)
 
 
-_NUMPY = {"_reconstruct": _empty_array, "scalar": np.float64(0).__reduce__()[0], "dtype": np.dtype,
+def _scalar(dtype: np.dtype, content: bytes) -> Any:
+    return np.frombuffer(content, dtype)[0]
+
+
+_NUMPY = {"_reconstruct": _empty_array, "scalar": _scalar, "dtype": np.dtype,
           "_frombuffer": np.zeros(1).__reduce_ex__(5)[0]}  # fmt: skip
 """What may be called, by name."""
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Calls nothing but ``_NUMPY`` and makes nothing but arrays, spaces and :class:`Attributes`."""
+    """Calls nothing but ``_NUMPY``."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return NumPy's function or type of this name, or a space; for all others, a class without behavior."""
+        """Return NumPy's function or type of this name; for all others, a class without behavior."""
         if module.startswith(("gym.spaces.", "gymnasium.spaces.")):
-            kind = getattr(spaces, name, None)
-            return kind if isinstance(kind, type) and issubclass(kind, spaces.Space) else Attributes
+            return SPACES.get(name, Attributes)
         return _NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
 
 
@@ -69,6 +76,31 @@ def read_pickle(content: bytes) -> Any:
     """Return the object in a pickle; ValueError if it claims too much."""
     _check_operations(content)
     return ArrayUnpickler(io.BytesIO(content)).load()
+
+
+def read_space(content: bytes) -> Space[Any] | None:
+    """Return the space in a pickle; None if it or a part of it is not in ``SPACES``, such as a class of the user."""
+    return _make_space(read_pickle(content))
+
+
+def _make_space(attributes: Attributes) -> Space[Any] | None:
+    match type(attributes).__name__:
+        case "Box":
+            return spaces.Box(attributes["low"], attributes["high"], dtype=attributes["dtype"])
+        case "Discrete":
+            return spaces.Discrete(int(attributes["n"]), start=int(attributes.get("start", 0)))
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(attributes["nvec"], start=attributes.get("start"))
+        case "MultiBinary":
+            shape = np.atleast_1d(attributes["n"]).tolist()
+            if math.prod(shape) > MAX_OPERATIONS:
+                raise ValueError(f"MultiBinary({shape}) claims too much")
+            return spaces.MultiBinary(shape)
+        case "Dict":
+            parts = [(key, _make_space(part)) for key, part in attributes["spaces"].items()]
+            known = [(key, part) for key, part in parts if part is not None]
+            return spaces.Dict(known) if len(known) == len(parts) else None
+    return None
 
 
 def read_statistics(file: Path) -> ObsStatistics | None:
