@@ -23,7 +23,7 @@ help:
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
-	@echo "make hashes   the pins of the image with the hashes of PyPI, in deploy/"
+	@echo "make hashes   the requirements of the image, with the hashes of PyPI, in deploy/"
 	@echo "make licenses the licenses of all dependencies and of programs in them, in build/; no package of the image has copyleft"
 	@echo "make release  all checks before a release, and the commands that publish it"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
@@ -69,7 +69,7 @@ test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(if $(TRITON),$(HAS_TRITON) || $(ON_TRITON))
 
-nightly: $(VENV)/.dev $(VENV)/.kernels $(TRITON)
+nightly: $(VENV)/.dev $(VENV)/.kernels $(TRITON) deploy/requirements.txt
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m nightly
 	$(if $(TRITON),$(HAS_TRITON) || $(ON_TRITON) -m nightly)
 
@@ -88,7 +88,7 @@ faults: $(VENV)/.kernels
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "ray[tune]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray
 	$(BIN)/python -m pytest tests/distributed/test_ray.py
 
 # uv alone: the pins are checked before any of them is installed.
@@ -100,7 +100,9 @@ $(BIN)/uv: constraints.txt tools/venv.sh
 resolve: $(BIN)/uv
 	$(BIN)/python tools/resolve.py
 
-hashes: $(BIN)/uv
+hashes: deploy/requirements.txt
+
+deploy/requirements.txt: constraints.txt pyproject.toml tools/hashes.py $(BIN)/uv
 	$(BIN)/python tools/hashes.py
 
 # The lowest versions of what pyproject.toml names, with the tested PyTorch; pip alone cannot look for the lowest.
@@ -113,7 +115,7 @@ $(LOWEST)/.test: $(VENV)/lowest.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(LOWEST) "test" $(VENV)/lowest.txt
 	@touch $@
 
-licenses: $(VENV)/.dev
+licenses: $(VENV)/.dev deploy/requirements.txt
 	@mkdir -p build
 	$(BIN)/python tools/licenses.py >build/licenses.txt
 
@@ -121,7 +123,7 @@ licenses: $(VENV)/.dev
 release:
 	@test -z "$$(git status --porcelain)" || { echo "Commit first: git status is not empty."; exit 1; }
 	.ci/run
-	$(MAKE) lowest newest package
+	$(MAKE) hashes lowest newest package
 	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
 		echo "Ready. Publish: git tag -s v$$version && git push origin v$$version && $(BIN)/python -m twine upload dist/*"
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Prove that a change of the code changes no number: hashes of small runs, against those that were kept.
 
-    python tools/same.py                     compare with tools/same.json; exit code 1 if anything differs
-    python tools/same.py --write             keep the hashes of this checkout
+    python tools/same.py --write             before a change: write the hashes of this checkout to tools/same.json
+    python tools/same.py                     after it: compare; exit code 1 if anything differs
     python tools/same.py --runs td3 dqn      some of the runs
     python tools/same.py --root OTHER        those of another checkout
 
 Each run is trained for a few seconds at one thread, with kernels and with REVERIE_KERNELS=off, and once more in two
 parts. Of its last checkpoint, `state` is the hash of all tensors, `latents` that of the stored latents; of its log,
-`metrics` is the last entry. Hashes hold for one processor and one version of PyTorch: write them before a change.
+`metrics` is the last entry. Hashes hold for one processor and one version of PyTorch.
 """
 
 from __future__ import annotations
