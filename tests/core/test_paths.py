@@ -40,7 +40,6 @@ def test_a_run_is_no_url(here):
         ("train dqn --env CartPole-v1 --run s3://bucket/run", "--run"),
         ("bench --json s3://bucket/rates.json", "--json"),
         ("data info data.hdf5 --plot gs://bucket/data.png", "--plot"),
-        ("data download rlu:atari/Pong --folder s3://bucket", "--folder"),
     ],
 )
 def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 from reverie.core.errors import ConfigError, short_repr
 
@@ -26,7 +26,7 @@ class Bound:
     Each item of a tuple, each value of a mapping, and the maximum of a schedule is checked; None is not.
     """
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         """Raise ConfigError about ``name`` if ``value`` violates the bound."""
         value = value.max_value if isinstance(value, PiecewiseLinear) else value
         items = value if isinstance(value, tuple) else (value,)
@@ -36,7 +36,7 @@ class Bound:
                     f"{name} = {short_repr(item) if isinstance(item, str) else item}: expected {expected}."
                 )
 
-    def expectation(self, value: Any) -> str:
+    def expectation(self, value: object) -> str:
         """Return the expectation that ``value`` violates; "" if it is valid."""
         return ""
 
@@ -47,7 +47,7 @@ class AtLeast(Bound):
 
     low: float
 
-    def expectation(self, value: Any) -> str:
+    def expectation(self, value: object) -> str:
         """See ``Bound``."""
         if isinstance(value, int):
             return f"at least {self.low:g}" if value < self.low else ""
@@ -60,7 +60,7 @@ class Above(Bound):
 
     low: float
 
-    def expectation(self, value: Any) -> str:
+    def expectation(self, value: object) -> str:
         """See ``Bound``."""
         return "" if _is_finite(value) and value > self.low else f"a finite number above {self.low:g}"
 
@@ -71,7 +71,7 @@ class Within(Bound):
 
     interval: str
 
-    def expectation(self, value: Any) -> str:
+    def expectation(self, value: object) -> str:
         """See ``Bound``."""
         low, high = (float(end) for end in self.interval[1:-1].split(","))
         fits = isinstance(value, Real) and low <= float(value) <= high
@@ -83,12 +83,12 @@ class Within(Bound):
 class Finite(Bound):
     """A number that is neither NaN nor infinite."""
 
-    def expectation(self, value: Any) -> str:
+    def expectation(self, value: object) -> str:
         """See ``Bound``."""
         return "" if _is_finite(value) else "a finite number"
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and math.isfinite(value)
 
 

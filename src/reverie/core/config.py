@@ -66,7 +66,7 @@ class Config:
         """Return the values of all fields by name; parts stay configurations."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
-    def replace(self, path: str, value: Any) -> Self:
+    def replace(self, path: str, value: object) -> Self:
         """Return a copy in which the value at the dotted ``path`` is replaced."""
         return self.merge({path: value})
 
@@ -197,19 +197,19 @@ def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]
     return {field.name: declarations[field.name] for field in dataclasses.fields(cls)}
 
 
-def split_hint(hint: Any) -> tuple[Any, tuple[Bound, ...]]:
+def split_hint(hint: object) -> tuple[Any, tuple[Bound, ...]]:
     """Return the type and the bounds in ``hint``: ``int`` and ``AtLeast(1)`` for ``Annotated[int, AtLeast(1)]``."""
     bounds = tuple(bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
     return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint, bounds
 
 
-def _is_choice(hint: Any) -> bool:
+def _is_choice(hint: object) -> bool:
     """Return whether ``hint`` is a kind of :class:`Choice`, a list of some, or None, which are written as text."""
     options = [option for option in typing.get_args(hint) if option not in (types.NoneType, Ellipsis)] or [hint]
     return all(isinstance(option, type) and issubclass(option, Choice) for option in options)
 
 
-def check_type(value: Any, hint: Any, setting_name: str) -> None:
+def check_type(value: object, hint: object, setting_name: str) -> None:
     """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` matches its type."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     if _has_build_method(value) or not all(map(_is_checked, options)):
@@ -220,7 +220,7 @@ def check_type(value: Any, hint: Any, setting_name: str) -> None:
         raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {converted!r}.")
 
 
-def _is_checked(option: Any) -> bool:
+def _is_checked(option: object) -> bool:
     literal = option in (int, float, bool, types.NoneType) or typing.get_origin(option) is Literal
     return literal or (isinstance(option, type) and issubclass(option, Choice | PiecewiseLinear))
 
@@ -314,12 +314,12 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def _has_build_method(value: Any) -> bool:
+def _has_build_method(value: object) -> bool:
     """Return whether ``value`` is a user's object with a ``build`` method, which settings contain unchanged."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
-def coerce(value: Any, hint: Any, setting_name: str) -> Any:
+def coerce(value: object, hint: object, setting_name: str) -> Any:
     """Convert ``value`` to the type ``hint`` if this is lossless: ``1e5`` to an int, a list or one value to a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
@@ -346,7 +346,7 @@ def coerce(value: Any, hint: Any, setting_name: str) -> Any:
     raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {expected}.")
 
 
-def _coerce_tuple(value: Any, args: tuple[Any, ...], setting_name: str) -> tuple[Any, ...] | None:
+def _coerce_tuple(value: object, args: tuple[Any, ...], setting_name: str) -> tuple[Any, ...] | None:
     """Return the items of a list, or of one value for a list of any length; None if their number differs."""
     has_any_length = len(args) == 2 and args[1] is Ellipsis
     if has_any_length and isinstance(value, str | int | float):
@@ -357,7 +357,7 @@ def _coerce_tuple(value: Any, args: tuple[Any, ...], setting_name: str) -> tuple
     return tuple(coerce(v, h, f"{setting_name}[{i}]") for i, (v, h) in enumerate(zip(value, hints, strict=True)))
 
 
-def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: str) -> Any:
+def _coerce_union(value: object, args: tuple[Any, ...], hint: object, setting_name: str) -> Any:
     if hint == ScheduledFloat and isinstance(value, list | tuple):
         return PiecewiseLinear.from_points(value, setting_name)
     options = [option for option in args if option is not type(None)]
@@ -373,13 +373,13 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: st
     raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {hint}.")
 
 
-def _to_python_scalar(value: Any) -> Any:
+def _to_python_scalar(value: object) -> Any:
     """Return a NumPy scalar as a Python scalar. NumPy is not imported here, so that commands start faster."""
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def _as_number(value: Any, hint: Any) -> int | float | None:
+def _as_number(value: object, hint: object) -> int | float | None:
     """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and users also write it for integers."""
     value = _to_python_scalar(value)
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -420,7 +420,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> Any:
     if isinstance(value, Choice):
         return value.to_text()
     if isinstance(value, Config):

@@ -50,13 +50,13 @@ class _Loader(_UniqueKeys, yaml.SafeLoader):
 class _FastLoader(_UniqueKeys, LIBYAML_LOADER):  # type: ignore[misc]
     """Parses with libyaml, if it is there: eight times as fast."""
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+    def resolve(self, kind: object, value: object, implicit: object) -> Any:
         """Return the tag of a node; keys and values repeat from file to file."""
         return _resolve(kind, value, implicit)
 
 
 @functools.lru_cache(10_000)
-def _resolve(kind: Any, value: Any, implicit: Any) -> Any:
+def _resolve(kind: object, value: object, implicit: object) -> Any:
     resolver: Any = yaml.resolver.Resolver()
     return resolver.resolve(kind, value, implicit)
 

@@ -114,19 +114,19 @@ Form = Callable[[str, Any], str]
 """Writes a setting, given as a flag, with a value; ``...``: its name alone."""
 
 
-def in_file(flag: str, value: Any) -> str:
+def in_file(flag: str, value: object) -> str:
     """Return the setting as in a YAML file."""
     name = flag.replace("-", "_")
     return f"'{name}'" if value is ... else f"{name}: {list(value) if isinstance(value, tuple) else value}"
 
 
-def as_argument(flag: str, value: Any) -> str:
+def as_argument(flag: str, value: object) -> str:
     """Return the setting as an argument of ``reverie.train``."""
     name, text = flag.replace("-", "_"), "..." if value is ... else repr(value).replace("'", '"')
     return f'**{{"{name}": {text}}}' if "." in name else f"{name}={text}"
 
 
-def as_flag(flag: str, value: Any) -> str:
+def as_flag(flag: str, value: object) -> str:
     """Return the setting as a flag."""
     if value is ...:
         return f"--{flag}"
@@ -134,7 +134,7 @@ def as_flag(flag: str, value: Any) -> str:
     return f"--{flag}" if value is True else f"--{flag} {shlex.join(words)}"
 
 
-def advise(name: str, choices: Collection[str], form: Form, value: Any = None) -> str:
+def advise(name: str, choices: Collection[str], form: Form, value: object = None) -> str:
     """Return a sentence on what to write instead of an unknown ``name``, with a space before it, or "".
 
     ``choices``: the settings, written as flags. ``value``: what the user has given, if it is known.

@@ -23,7 +23,7 @@ ROUNDING = 1e-3
 """Tolerance of floats outside 0..1, due to the precision of 16-bit floats."""
 
 
-def last_frame(frame: Any) -> Any:
+def last_frame(frame: object) -> Any:
     """Return the result of ``render``; for a list, its last frame; None if it is empty."""
     return (frame[-1] if frame else None) if isinstance(frame, list) else frame
 

@@ -103,7 +103,7 @@ def is_module_name(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def names_in(value: Any) -> list[str]:
+def names_in(value: object) -> list[str]:
     """Return the strings in nested arguments that name an existing module: Gymnasium and others import such an id.
 
     They import a file of any name. ``http://`` is no name of Python's module ``http``.
@@ -117,7 +117,7 @@ def names_in(value: Any) -> list[str]:
     ]
 
 
-def texts_in(value: Any) -> list[str]:
+def texts_in(value: object) -> list[str]:
     """Return the strings in nested values of settings."""
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [value] if isinstance(value, str) else [text for item in inside for text in texts_in(item)]

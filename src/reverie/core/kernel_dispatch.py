@@ -83,7 +83,7 @@ class ModuleChanges:
 class NotesChanges:
     """A base class of objects whose public attributes, when they are set, count as a change."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if not name.startswith("_"):
             ModuleChanges.note()
@@ -107,7 +107,7 @@ def _load(*_: Any, **__: Any) -> bool:
     return True
 
 
-def kernel_status(device: Any) -> str:
+def kernel_status(device: object) -> str:
     """Describe which kernels are used on a ``torch.device``, or why none are, for reports."""
     return str(importlib.import_module(f"{KERNEL_PACKAGE}.registry").kernels_status(device))
 

@@ -47,7 +47,7 @@ class KeyMap(NamedTuple):
         return ", ".join(pairs) + ("" if self.idle is None else f", none: {np.asarray(self.idle).tolist()}")
 
 
-def find_keymap(path: Path | None, space: Space, unwrapped: Any) -> KeyMap:
+def find_keymap(path: Path | None, space: Space, unwrapped: object) -> KeyMap:
     """Return the keys in the file ``path``; without one, those of the environment ``unwrapped``, or default ones.
 
     ConfigError if a file names wrong keys or actions, or if there is no default for ``space``.
@@ -86,7 +86,7 @@ def _read_keymap(path: Path, space: Space) -> KeyMap:
     return keymap._replace(idle=keymap.actions.pop(frozenset(), None))
 
 
-def _normalize(keys: Any) -> Keys:
+def _normalize(keys: object) -> Keys:
     """Return keys as a set of names; letters of environments are characters or their numbers."""
     parts = keys if isinstance(keys, tuple | list) else [*keys] if isinstance(keys, str) and len(keys) > 1 else [keys]
     if isinstance(keys, str) and keys in ARROWS:
@@ -95,7 +95,7 @@ def _normalize(keys: Any) -> Keys:
     return frozenset("Space" if name == " " else name.lower() if len(name) == 1 else name for name in names)
 
 
-def _read_action(space: Space, action: Any) -> Any:
+def _read_action(space: Space, action: object) -> Any:
     """Return ``action`` as one of ``space``; ConfigError if it is none."""
     if isinstance(space, spaces.Discrete) and isinstance(action, int | np.integer):
         fitted: Any = space.dtype.type(action)

@@ -5,7 +5,7 @@ This file must not import torch: worker processes import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,12 @@ def has_choices(space: Space) -> bool:
     return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
 
 
-def mask_in(info: Any) -> Any:
+def mask_in(info: object) -> Any:
     """Return the mask in an observation or an info; None if there is none."""
     return info.get(MASK_KEY) if isinstance(info, Mapping) else None
 
 
-def refuse_info_mask(info: Any) -> None:
+def refuse_info_mask(info: Mapping[str, Any] | Sequence[Any]) -> None:
     """Raise EnvError if the ``info`` of a vector, a dictionary or a list of them, has a mask that no space declares."""
     if any(mask_in(part) is not None for part in ([info] if isinstance(info, Mapping) else info)):
         raise EnvError(
@@ -54,14 +54,14 @@ class MaskCodec:
         keys = {"/".join(map(str, path)) or "action": path for path, _ in iter_leaves(space)}
         self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]
 
-    def __call__(self, value: Any) -> np.ndarray:
+    def __call__(self, value: object) -> np.ndarray:
         """Return the mask; DataError names an invalid part."""
         flat = np.ones(self.spec.width, bool)
         if isinstance(value, np.ndarray) and value.shape == flat.shape and value.dtype != object:
             flat &= _flags(value, "of the action")
         else:
             for key, path, cut in self._parts:
-                part = value
+                part: Any = value
                 for name in path:
                     within = part is not None and (name in part if isinstance(part, Mapping) else True)
                     part = part[name] if within else None
@@ -76,7 +76,7 @@ class MaskCodec:
         return np.stack([self(row) for row in masks])
 
 
-def _part_flags(part: Any, cut: slice, key: str) -> np.ndarray:
+def _part_flags(part: object, cut: slice, key: str) -> np.ndarray:
     pieces = part if isinstance(part, list | tuple) else [part]
     flags = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
     if len(flags) != cut.stop - cut.start:

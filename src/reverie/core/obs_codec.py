@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -55,7 +55,7 @@ class ObsCodec:
                 f"no observations are left. Available keys, before env.include_keys and env.exclude_keys: {available}."
             )
 
-    def __call__(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+    def __call__(self, obs: object, without: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the arrays of one observation by key, as described by ``spec``, ``without`` some."""
         out = {}
         for key, path, encode in self._encoders:
@@ -67,13 +67,13 @@ class ObsCodec:
                 raise DataError(f"observation '{key}' {error}") from None
         return out
 
-    def batch(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+    def batch(self, obs: object, without: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the arrays ``[N, *part.shape]`` of N observations, as a vector environment returns them."""
         encoders = [encoder for encoder in self._encoders if encoder[0] not in without]
         values = ((key, np.asarray(get_at_path(obs, path)), encode) for key, path, encode in encoders)
         return {key: convert_rows(encode, (array,), 1, f"observation '{key}'", 0) for key, array, encode in values}
 
-    def missing(self, obs: Any) -> list[str]:
+    def missing(self, obs: object) -> list[str]:
         """Return the keys that are not in ``obs``, one observation or many."""
         out = []
         for key, path, _ in self._encoders:

@@ -55,7 +55,7 @@ def mask_conversion(space: Space) -> Conversion:
     """
     shape = space.shape or ()
 
-    def encode(value: Any, lead: int) -> np.ndarray:
+    def encode(value: object, lead: int) -> np.ndarray:
         array = _as_array(value, shape, space.dtype, NUMBERS, lead)
         if not ((array == 0) | (array == 1)).all():
             raise DataError(f"is {array}: expected 1 for legal actions and 0 for all others")
@@ -64,7 +64,7 @@ def mask_conversion(space: Space) -> Conversion:
     return ObsPart(kind="mask", shape=(math.prod(shape),), dtype="bool"), encode, np.asarray
 
 
-def _as_array(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str, lead: int) -> np.ndarray:
+def _as_array(value: object, shape: tuple[int, ...], dtype: object, kinds: str, lead: int) -> np.ndarray:
     array: np.ndarray = np.asarray(value)
     if array.shape[lead:] != shape:
         raise DataError(f"has shape {array.shape[lead:]}; its space declares {shape}")
@@ -176,7 +176,7 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
     low, high = float(space.low.min()), float(space.high.max())
     shape, dtype = space.shape, space.dtype
 
-    def encode(value: Any, lead: int) -> np.ndarray:
+    def encode(value: object, lead: int) -> np.ndarray:
         array = _as_float32(_as_array(value, shape, dtype, NUMBERS, lead), lead)
         _check_between(array, low, high, 1e-3 * (high - low))
         return array
@@ -201,7 +201,7 @@ def _scaled_pixels(space: spaces.Box, low: np.ndarray, high: np.ndarray) -> tupl
     top = 1.0 if is_float else 255.0
     scale = top / np.where(high > low, high - low, 1.0)
 
-    def encode(value: Any, lead: int) -> np.ndarray:
+    def encode(value: object, lead: int) -> np.ndarray:
         array = _as_array(value, shape, dtype, NUMBERS if is_float else INTEGERS, lead)
         scaled = (_as_float32(array, lead).astype(np.float64) - low) * scale if is_float else (array - low) * scale
         _check_between(scaled, 0.0, top, 1e-3 if is_float else 0.0)
@@ -221,7 +221,7 @@ def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
     table = np.rint(np.arange(high - low + 1) * (255 / max(1, high - low))).astype(np.uint8)
     plain = (low, high) == (0, 255)
 
-    def encode(value: Any, lead: int) -> np.ndarray:
+    def encode(value: object, lead: int) -> np.ndarray:
         array = _as_array(value, shape, dtype, INTEGERS, lead)
         if plain and array.dtype == np.uint8:
             return array
@@ -244,7 +244,7 @@ def _categories(counts: np.ndarray, start: np.ndarray) -> Conversion:
     part = ObsPart(kind="categorical", shape=shape, dtype="int64", classes=tuple(map(int, counts.reshape(-1))))
     low, count = (int(start), int(counts)) if shape == () else (0, 0)
 
-    def encode(value: Any, lead: int) -> np.ndarray:
+    def encode(value: object, lead: int) -> np.ndarray:
         if isinstance(value, int | np.integer) and 0 <= (number := int(value) - low) < count:  # five times as fast
             return np.asarray(number, np.int64)
         array = _as_array(value, shape, "int64", INTEGERS, lead)
@@ -268,7 +268,7 @@ def _text(space: spaces.Text) -> Conversion:
     part = ObsPart(kind="categorical", shape=(length,), dtype="int64", classes=(len(characters) + 1,) * length)
     letters = np.array(["", *characters])
 
-    def encode_one(value: Any) -> np.ndarray:
+    def encode_one(value: object) -> np.ndarray:
         out = np.zeros(length, np.int64)
         if not isinstance(value, str) or len(value) > length or not codes.keys() >= set(value):
             allowed = short_repr("".join(characters))

@@ -70,7 +70,7 @@ class Env(Protocol):
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of each environment between two steps, or read an attribute; return the N results."""
 
-    def set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: object) -> None:
         """Set an attribute that each environment has to ``value`` between two steps."""
 
     def render(self) -> np.ndarray | None:
@@ -146,7 +146,7 @@ class ScheduledPolicy(Protocol[S]):
 class Inspectable(Protocol):
     """Optional method of a ``Policy`` that can explain its actions."""
 
-    def inspect(self, step: Step, state: Any) -> PolicyOutput:
+    def inspect(self, step: Step, state: object) -> PolicyOutput:
         """Return the output that the policy uses in evaluations, given rows and the preceding state."""
 
 

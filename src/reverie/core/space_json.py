@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import ArrayLike, DTypeLike
 
 from reverie.core.errors import DataError
 
@@ -34,7 +35,7 @@ def _choices(data: Mapping[str, Any], error_prefix: str) -> Space:
     return spaces.MultiDiscrete(_fill_array(data["nvec"], shape), start=_fill_array(data.get("start") or 0, shape))
 
 
-def _fill_array(values: Any, shape: tuple[int, ...], dtype: Any = np.int64) -> np.ndarray:
+def _fill_array(values: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike = np.int64) -> np.ndarray:
     """Return ``values`` as an array of ``shape``; a single number stands for all of them."""
     array = np.array(values, dtype)
     return np.full(shape, array) if array.ndim == 0 else array.reshape(shape)

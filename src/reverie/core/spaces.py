@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import DTypeLike
 
 from reverie.core.errors import DataError, RowError, short_repr
 
@@ -95,7 +96,7 @@ def get_at_path(value: Any, path: Path) -> Any:
     return value
 
 
-def replace_at_path(value: Any, path: Path, leaf: Any) -> Any:
+def replace_at_path(value: Any, path: Path, leaf: object) -> Any:
     """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``, as a copy."""
     if not path:
         return leaf
@@ -119,7 +120,7 @@ def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def convert_rows(
-    convert: Callable[..., np.ndarray], columns: Sequence[np.ndarray], argument: Any, error_prefix: str, first: int
+    convert: Callable[..., np.ndarray], columns: Sequence[np.ndarray], argument: object, error_prefix: str, first: int
 ) -> np.ndarray:
     """Return ``convert(*columns, argument)``; if it fails, name the first row that is wrong."""
     try:
@@ -140,7 +141,7 @@ def first_item(value: Any) -> Any:
     return tuple(map(first_item, value)) if isinstance(value, tuple) else value[0]
 
 
-def cast(values: np.ndarray, dtype: Any, name: str, first: int = 0) -> np.ndarray:
+def cast(values: np.ndarray, dtype: DTypeLike | None, name: str, first: int = 0) -> np.ndarray:
     """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
 
     ``first``: number of the first row, for messages.

@@ -13,7 +13,7 @@ from reverie.core.errors import RunError
 T = TypeVar("T")
 
 
-def flatten_named(tree: Any, above: str = "") -> dict[str, Tensor]:
+def flatten_named(tree: object, above: str = "") -> dict[str, Tensor]:
     """Return the tensors in ``tree`` by their paths, such as "obs.image"; other leaves are skipped."""
     if isinstance(tree, Tensor):
         return {above: tree}
@@ -21,7 +21,7 @@ def flatten_named(tree: Any, above: str = "") -> dict[str, Tensor]:
     return {path: leaf for name, branch in branches.items() for path, leaf in flatten_named(branch, name).items()}
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
+def tensors_in(tree: object) -> list[Tensor]:
     """Return the tensors in ``tree``, of tuples and dictionaries alone; faster than ``flatten_named``."""
     if isinstance(tree, Tensor):
         return [tree]
@@ -29,7 +29,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
     return [x for branch in branches for x in tensors_in(branch)]
 
 
-def rebuilder(template: Any) -> Callable[[Iterator[Tensor]], Any]:
+def rebuilder(template: object) -> Callable[[Iterator[Tensor]], Any]:
     """Return a function that makes a tree like ``template`` of other tensors, in the order of ``tensors_in``."""
     if isinstance(template, Tensor):
         return next
@@ -56,7 +56,7 @@ def unflatten_named(template: T, tensors: Mapping[str, Tensor]) -> T:
     return cast(T, _unflatten(template, (tensors[path].to(old.device, old.dtype) for path, old in expected.items())))
 
 
-def _unflatten(template: Any, tensors: Iterator[Tensor]) -> Any:
+def _unflatten(template: object, tensors: Iterator[Tensor]) -> Any:
     if isinstance(template, Tensor):
         return next(tensors)
     branches = {name: _unflatten(branch, tensors) for name, branch in _branches(template).items()}
@@ -69,7 +69,7 @@ def _unflatten(template: Any, tensors: Iterator[Tensor]) -> Any:
     return list(branches.values()) if isinstance(template, list) else template
 
 
-def _branches(tree: Any) -> dict[Any, Any]:
+def _branches(tree: object) -> dict[Any, Any]:
     """Return the children of a node by name or number."""
     if isinstance(tree, Mapping):
         return dict(tree)

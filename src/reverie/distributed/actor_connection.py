@@ -10,9 +10,10 @@ import json
 import select
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.synchronize import Semaphore
 from typing import Any, NamedTuple
 
@@ -156,7 +157,9 @@ class _Reads(TorchFunctionMode):
         super().__init__()
         self.read: set[int] = set()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.read |= {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         return func(*args, **(kwargs or {}))
 
@@ -196,7 +199,7 @@ class WeightBoard:
     process can be killed at any moment without blocking others.
     """
 
-    def __init__(self, context: Any, size: int) -> None:
+    def __init__(self, context: BaseContext, size: int) -> None:
         """Allocate ``size`` bytes, for processes of the multiprocessing ``context``."""
         self.memory: SharedColumn = allocate_shared(context, (2, WEIGHTS.size + size), "uint8")
         self.newest: SharedColumn = allocate_shared(context, (1,), "int64")

@@ -30,6 +30,7 @@ from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.person import Person
 from reverie.log.video import write_video
+from reverie.nn.exploration import ActionNoise, EpsilonSchedule
 from reverie.objectives.td import Losses
 from reverie.replay.config import PERSON_OBJECT, absolute_store_path
 from reverie.run.checkpoint import Checkpoints
@@ -63,8 +64,8 @@ class Collector:
         self, env: EnvLike, policy: nn.Module | AlgorithmConfig | Any, *, folder: Path | str | None = None,
         state: Mapping[str, Any] = MappingProxyType({}), envs: int = 1, actors: int = 0, seed: int = 0,
         device: str = "cpu", steps: int = 10**9, replay_ratio: float = 1.0, keep_checkpoints: int = 3,
-        batch_size: int = 256, batch_length: int = 2, rollout: int = 0, exploration: Any = None,
-        human: Person | None = None, **settings: Any,
+        batch_size: int = 256, batch_length: int = 2, rollout: int = 0,
+        exploration: ActionNoise | EpsilonSchedule | str | None = None, human: Person | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         """Make the environments and the replay, and load the newest checkpoint in ``folder``.
 

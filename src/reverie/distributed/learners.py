@@ -159,7 +159,7 @@ class LearnerExperiment(Experiment):
         super().describe(folder)
 
 
-def _local_collector(collector: Any) -> Any:
+def _local_collector(collector: object) -> Any:
     """Return the collector of one learner."""
     return collector.local if isinstance(collector, SharedCollector) else collector
 

@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -150,7 +151,7 @@ class LocalActorConnection:
         return f"its process died (exit code {self.process.exitcode}); its output is above, if any"
 
 
-def kill(process: Any, pipe: Connection) -> None:
+def kill(process: BaseProcess, pipe: Connection) -> None:
     """End a process at once."""
     pipe.close()
     process.kill()

@@ -55,7 +55,7 @@ class ProcessGroup:
         self._with_all(dist.all_gather, gathered, x.contiguous())
         return torch.stack(gathered)
 
-    def broadcast_object(self, value: Any = None) -> Any:
+    def broadcast_object(self, value: object = None) -> Any:
         """Return the plain ``value`` of rank 0; the values of other ranks are ignored."""
         values = [value]
         self._with_all(dist.broadcast_object_list, values, device=torch.device("cpu"))
@@ -67,7 +67,7 @@ class ProcessGroup:
         self._with_all(dist.broadcast, number, 0)
         return int(number)
 
-    def all_gather_object(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: object) -> list[Any]:
         """Return the plain ``value`` of each rank."""
         values: list[Any] = [None] * self.count
         self._with_all(dist.all_gather_object, values, value)
@@ -82,7 +82,7 @@ class ProcessGroup:
     def is_first_to_ask(self) -> bool:
         """Return whether this is the first rank that asks; it reports to the user why all end."""
         with contextlib.suppress(Exception):  # the store ends with its process
-            return bool(self.store.add("told", 1) == 1)
+            return self.store is None or bool(self.store.add("told", 1) == 1)
         return True
 
     def _with_all(self, exchange: Callable[..., object], *args: Any, **kwargs: Any) -> None:

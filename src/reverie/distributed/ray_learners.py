@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.errors import ConfigError, RunError, count_noun
@@ -128,7 +129,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
 
 
 @contextlib.contextmanager
-def watch_head(ray: Any, got: list[int]) -> Iterator[None]:
+def watch_head(ray: ModuleType, got: list[int]) -> Iterator[None]:
     """Let all save, as at a signal, if the head of the cluster is lost; 20 seconds later, Ray ends this process."""
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     is_over = threading.Event()
@@ -307,7 +308,7 @@ def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
     return False
 
 
-def missing_resources(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
+def missing_resources(ray: ModuleType, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
     """Describe the resources required by ``count`` learners and by actors, and the resources of the cluster."""
     names = list(dict.fromkeys(name for bundle in bundles for name, amount in bundle.items() if amount))
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -134,7 +135,9 @@ class Child:
 class RayChild(Child):
     """The same on a node of a Ray cluster. If the node is lost, the command starts again on another one."""
 
-    def __init__(self, command: Sequence[str], log: Path, run: Path, ray: Any, resources: Mapping[str, float]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, run: Path, ray: ModuleType, resources: Mapping[str, float]
+    ) -> None:
         """``run``: folder of the run. ``resources``: of the process, which waits until a node has them."""
         self.run = run
         self.ray = ray

@@ -22,7 +22,7 @@ class Dimension(NamedTuple):
     """Optuna's."""
     choices: tuple[Any, ...] = ()
 
-    def value(self, drawn: Any) -> Any:
+    def value(self, drawn: object) -> Any:
         """Convert Optuna's sample to the value of the setting."""
         return next(choice for choice in self.choices if _to_optuna_choice(choice) == drawn) if self.choices else drawn
 
@@ -40,7 +40,7 @@ class Dimension(NamedTuple):
         return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
-def _to_optuna_choice(choice: Any) -> Any:
+def _to_optuna_choice(choice: object) -> Any:
     """Convert a choice to a type that Optuna can store: lists and mappings become text."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
@@ -66,24 +66,25 @@ def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: 
     return dimensions
 
 
-def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
+def dimension(name: str, description: object, config: ExperimentConfig) -> Dimension:
     """Parse one dimension. ``step``: the distance between neighboring values."""
     from optuna import distributions as of  # optional
 
-    keys = {*description} if isinstance(description, Mapping) else set()
-    choices = description["choices"] if keys == {"choices"} else description
+    options = description if isinstance(description, Mapping) else {}
+    keys = {*options}
+    choices = options["choices"] if keys == {"choices"} else description
     choices = list(choices) if isinstance(choices, list | tuple) else []
     if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
         raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
-    tried = choices or [float(description["low"]), float(description["high"])]  # YAML reads 1e-5 as text
+    tried = choices or [float(options["low"]), float(options["high"])]  # YAML reads 1e-5 as text
     values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
         read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
         words = {_to_optuna_choice(choice): choice for choice in read}
         return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
     low, high = tried
-    log = bool(description.get("log", False))
-    step = float(description["step"]) if "step" in description else None
+    log = bool(options.get("log", False))
+    step = float(options["step"]) if "step" in options else None
     if all(type(value) is int for value in values):
         return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
     return Dimension(of.FloatDistribution(low, high, log=log, step=step))

@@ -124,11 +124,11 @@ class SweepPlan:
 
         self._check_settings(self.values.get("defaults", {}), "defaults")
 
-    def _check_settings(self, values: Any, *keys: str) -> None:
+    def _check_settings(self, values: object, *keys: str) -> None:
         if not isinstance(values, Mapping):
             raise ConfigError(f"{self._position(*keys)}: {keys[-1]} = {short_repr(values)}: expected settings.")
 
-    def _list_seeds(self, seeds: Any) -> list[int]:
+    def _list_seeds(self, seeds: object) -> list[int]:
         numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
         if not isinstance(numbers, Sequence) or not all(isinstance(seed, int) for seed in numbers):
             raise ConfigError(f"{self._position('seeds')}: seeds = {short_repr(seeds)}: expected a number, or a list.")

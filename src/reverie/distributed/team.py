@@ -75,7 +75,7 @@ class LearnerGroup(ProcessGroup):
         """Average gradients, statistics and metrics over all learners inside the context."""
         return learning(self) if self.count > 1 else contextlib.nullcontext()
 
-    def end(self, result: Any) -> None:
+    def end(self, result: object) -> None:
         """Send the result of the run to the other learners."""
         if self.training:
             self.broadcast_int(TurnCommand.END)

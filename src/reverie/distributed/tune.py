@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
@@ -44,6 +44,9 @@ from reverie.run.folder import (
     to_yaml_types,
     write_shared,
 )
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 NUM_RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
@@ -171,7 +174,7 @@ class Search:
     """An Optuna study and the runs of its trials: ``trial-0``, or with several seeds ``trial-0/seed-0``."""
 
     def __init__(
-        self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool,
+        self, study: Study, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool,
         grid: bool, seeds: Sequence[int] | None,
     ) -> None:  # fmt: skip
         self.study = study
@@ -320,7 +323,7 @@ class Search:
             Trial(
                 number=trial.number,
                 state=states.get(trial.state.name, "unfinished"),  # type: ignore[arg-type]
-                score=trial.value if trial.value is not None else trial.intermediate_values.get(trial.last_step),
+                score=trial.value if trial.value is not None else trial.intermediate_values.get(trial.last_step),  # type: ignore[arg-type]
                 settings=self.settings(trial.params),
                 run=self.path / f"trial-{trial.number}",
             )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -59,7 +59,7 @@ from reverie.run.collect_turns import TurnCollector
 from reverie.run.config import Schedule, ScoreMetric
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.episodes import CollectorProtocol
-from reverie.run.evaluate import Evaluation, EvaluationPurpose, MeasurementResult, episode_limit, evaluate
+from reverie.run.evaluate import Estimator, Evaluation, EvaluationPurpose, MeasurementResult, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.rating import Rating
 from reverie.run.takeovers import ActionChannel
@@ -118,8 +118,8 @@ class Experiment:
     them."""
     remarks: tuple[str, ...] = ()
     """Assumptions and omissions while reading the dataset."""
-    estimator: Any = None
-    """An ``OffPolicyEstimator`` of ``reverie.agent`` if there is no evaluation environment; else None."""
+    estimator: Estimator | None = None
+    """None if there is an evaluation environment."""
     reopen_user_env: Callable[[], Env] | None = None
     """Returns the user's environment instance after training, with its true rewards."""
     user_env: EnvLike | None = None
@@ -180,7 +180,7 @@ class Experiment:
                 updates = max(1, min(ESTIMATE_UPDATES, self.clock.updates - self.estimator.updates))
             if which == "test":
                 logger.info(f"estimating the policy's return: {count_noun(updates, 'update')} of FQE")
-            return cast(MeasurementResult, self.estimator.estimate(updates))
+            return self.estimator.estimate(updates)
         if which == "test":
             logger.info(f"evaluating: {count_noun(self.config.eval_episodes, 'episode')}")
         evaluation = self.evaluate(which)
@@ -315,7 +315,7 @@ class OnlineRows(NamedTuple):
 
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
-    rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
+    rank: int = 0, run: Path | None = None, estimates: Callable[..., Estimator] | None = None,
     actors: Callable[..., Any] | None = None, human: ActionChannel | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from reverie.core.errors import count_noun
 from reverie.core.hardware import available_memory
@@ -13,12 +13,12 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.build import replay_bytes
 from reverie.replay.sources import split_window
 
+if TYPE_CHECKING:
+    from reverie.experiment.build import Experiment
 
-def describe_experiment(experiment: Any, folder: Path) -> list[str]:
-    """Describe what is about to be trained in ``folder``: its data, its settings, and the bytes of its replay.
 
-    ``experiment``: the class in ``experiment/build.py``, which imports this module.
-    """
+def describe_experiment(experiment: Experiment, folder: Path) -> list[str]:
+    """Describe what is about to be trained in ``folder``: its data, its settings, and the bytes of its replay."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if algo.device.type == "cpu" and kernel_problem():
@@ -50,11 +50,11 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
     preset = f" (preset {config.preset})" if config.preset else ""
     lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}, in {folder}")
-    updates = count_noun(config.planned_updates(window), "update")
+    length = count_noun(config.planned_updates(window), "update")
     if config.offline:
-        return [*lines, f"{updates}, {_format_bytes(experiment.replay.nbytes)} of recorded rows"]
+        return [*lines, f"{length}, {_format_bytes(experiment.replay.nbytes)} of recorded rows"]
     rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps // config.learners))
-    return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{_replay_room(config)}"]
+    return [*lines, f"{config.steps:,} env steps, {length}, replay up to {rows}{_replay_room(config)}"]
 
 
 def _replay_room(config: ExperimentConfig) -> str:

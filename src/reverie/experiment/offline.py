@@ -34,6 +34,7 @@ from reverie.experiment.goals import goal_recall, sample_goals
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
 from reverie.run.config import ScoreMetric
+from reverie.run.evaluate import Estimator
 
 NUM_HELDOUT_BATCHES = 4
 """Number of batches of held-out rows."""
@@ -44,7 +45,7 @@ class OfflineRows(NamedTuple):
     """The loaded dataset rows of a run; empty if there are none."""
 
     dataset: OfflineReplay | None = None
-    estimator: Any = None
+    estimator: Estimator | None = None
     """An ``OffPolicyEstimator`` of ``reverie.agent`` if there is no evaluation environment; else None."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
     """Spaces of the recorded observations and actions; None if there is an environment, or the dataset does not declare
@@ -78,7 +79,7 @@ def open_run_dataset(
 
 def read_offline_rows(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
-    scratch: Path | None, estimates: Callable[..., Any] | None,
+    scratch: Path | None, estimates: Callable[..., Estimator] | None,
 ) -> OfflineRows:  # fmt: skip
     """Read all recorded rows, and close the files. See ``build`` for ``estimates``."""
     dataset, rewards, heldout = load_dataset(config, recorded, algo, window, seed, scratch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvL
     return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
 
 
-def _custom_classes(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
+def _custom_classes(value: object, default: object, key_path: str) -> Mapping[str, str]:
     """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
     if value is None or (isinstance(value, Choice) and value.is_importable()):
         return {}  # a file contains its kind and its values
@@ -77,7 +77,7 @@ def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: 
     return initial
 
 
-def _absolute_locations(locations: Any) -> list[str]:
+def _absolute_locations(locations: str | Iterable[str] | None) -> list[str]:
     """Return one or several paths or URLs as absolute locations; [] for None."""
     paths = [locations] if isinstance(locations, str) else locations or ()
     return [absolute_store_path(path) for path in paths]

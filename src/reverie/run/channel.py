@@ -95,7 +95,7 @@ class PageChannel:
             fps = float(metadata.get("render_fps") or 0.0) / env.frames_per_action
             self.hz = min(MAX_HZ, fps) if fps > 0 else DEFAULT_HZ
 
-    def flatten(self, action: Any) -> np.ndarray:
+    def flatten(self, action: object) -> np.ndarray:
         """Return an ``action`` of the space as a flat one, ``[A]``."""
         leaves = iter_leaves(self.keymap.space)
         rows = {column("action", path): np.asarray(get_at_path(action, path))[None] for path, _ in leaves}
@@ -250,7 +250,7 @@ class PageChannel:
     def _take(self, page: int) -> None:
         self._owner, self._due = page, self.clock()
 
-    def _act(self, page: int, action: Any = None, keys: Any = None) -> None:
+    def _act(self, page: int, action: object = None, keys: object = None) -> None:
         """Hold a flat ``action`` or ``keys``, in the order in which they were pressed; without both, nothing."""
         flat = self._read_keys(keys) if action is None else self._read_flat(action)
         if flat is not None and not self._is_legal(flat):
@@ -258,7 +258,7 @@ class PageChannel:
         self._pressed = flat
         self._tapped = self._tapped if flat is None else flat
 
-    def _read_keys(self, keys: Any) -> np.ndarray | None:
+    def _read_keys(self, keys: object) -> np.ndarray | None:
         if not keys:
             return None
         if not isinstance(keys, list) or len(keys) > MAX_KEYS or not all(isinstance(key, str) for key in keys):
@@ -267,7 +267,7 @@ class PageChannel:
         action = self.keymap.choose(frozenset(keys[-1:])) if action is None else action
         return None if action is None else self.flatten(action)
 
-    def _read_flat(self, action: Any) -> np.ndarray:
+    def _read_flat(self, action: object) -> np.ndarray:
         flat = np.asarray(action)
         if flat.dtype.kind not in "if" or flat.shape != (self.spec.width,) or not (np.abs(flat) <= 1).all():
             raise DataError(f"action = {short_repr(action)}: expected {self.spec.width} numbers in [-1, 1].")
@@ -277,17 +277,17 @@ class PageChannel:
                 raise DataError(f"action '{key}' = {flat[cut].tolist()}: expected a 1 for one class, and zeros.")
         return flat
 
-    def _judge_episode(self, page: int, success: Any) -> None:
+    def _judge_episode(self, page: int, success: object) -> None:
         if not isinstance(success, bool) or self._is_over:
             raise DataError("the episode is over." if self._is_over else "success: expected true or false.")
         self._mark = success
 
-    def _pause(self, page: int, on: Any) -> None:
+    def _pause(self, page: int, on: object) -> None:
         if not isinstance(on, bool):
             raise DataError("on: expected true or false.")
         self._is_paused, self._due = on, self.clock()
 
-    def _set_pace(self, page: int, hz: Any) -> None:
+    def _set_pace(self, page: int, hz: object) -> None:
         if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 <= hz <= MAX_HZ:
             raise DataError(f"hz = {short_repr(hz)}: expected a number from 0 to {MAX_HZ:g}.")
         self.hz, self._due = float(hz), self.clock()

@@ -494,7 +494,7 @@ class DeviceCollector(EnvCollector):
 
 @accelerated
 def watch_and_act(
-    statistics: RunningStatistics | None, policy: Policy[Any], step: Step, state: Any, mode: Mode
+    statistics: RunningStatistics | None, policy: Policy[Any], step: Step, state: object, mode: Mode
 ) -> tuple[Tensor, Any]:
     """Update the ``statistics`` with the rows ``step``, then act on them; return the actions and the next state."""
     if statistics is not None:
@@ -524,7 +524,7 @@ def take_action(env: Env, action: Tensor) -> tuple[Step, Tensor]:
     return step, action if env.executed_actions is None else env.executed_actions.replace_in(action)
 
 
-def take_turn(env: Env, policy: Policy[Any], step: Step, state: Any, mode: Mode) -> tuple[Tensor, Step, Any]:
+def take_turn(env: Env, policy: Policy[Any], step: Step, state: object, mode: Mode) -> tuple[Tensor, Step, Any]:
     """Act on the rows ``step``; return the executed action ``[N, A]``, the next rows and the policy's state."""
     action, state = policy.act(step, state, mode)
     action = to_executed_action(action, step)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import pinned_copy, record_event
-from reverie.core.protocols import DeviceEnv, Policy
+from reverie.core.protocols import DeviceEnv, Policy, RowSink
 from reverie.core.specs import IS_INTERVENTION
 from reverie.core.tree import flatten_named, unflatten_named
 from reverie.core.types import ExecutedActions, State, Step, count_set
@@ -41,16 +41,16 @@ class TurnCollector(DeviceCollector):
     while the learner makes its updates, and the row is added one turn ``late``: so nothing waits for the GPU.
     """
 
-    sink: Any  # a RowSink
+    sink: RowSink  # type: ignore[assignment]  # it collects single rows
     env_steps: int
     schedule_position: Callable[[], int] | None
     state: Any
 
     def __init__(
-        self, env: DeviceEnv, policy: Policy[Any], sink: Any, *, late: bool | None = None, **options: Any
+        self, env: DeviceEnv, policy: Policy[Any], sink: RowSink, *, late: bool | None = None, **options: Any
     ) -> None:
         """``late``: by default on a GPU. ``options``: those of :class:`EnvCollector`."""
-        super().__init__(env, policy, sink, turns=1, **options)
+        super().__init__(env, policy, sink, turns=1, **options)  # type: ignore[arg-type]
         self.late: bool = env.device.type != "cpu" if late is None else late
         self.acted: ActedRow | None = None
         if self.schedule_position is None:

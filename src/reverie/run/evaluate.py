@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.core.errors import count_noun
 from reverie.core.logger import logger
-from reverie.core.protocols import DeviceEnv, Env, Policy
+from reverie.core.protocols import DeviceEnv, Env, Policy, Stateful
 from reverie.core.specs import has_players
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
@@ -32,6 +32,15 @@ class MeasurementResult(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json or estimate.json."""
+
+
+class Estimator(Stateful, Protocol):
+    """Estimates the return of a policy from a dataset, and goes on from its earlier estimates."""
+
+    updates: int
+
+    def estimate(self, updates: int) -> MeasurementResult:
+        """Make ``updates`` gradient updates, then estimate."""
 
 
 def scalars_of_result(measurement: MeasurementResult) -> dict[str, float]:

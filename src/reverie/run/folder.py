@@ -375,7 +375,7 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
     }
 
 
-def _words_like_classes(settings: Any) -> list[str]:
+def _words_like_classes(settings: object) -> list[str]:
     """Return the words like ``module:Class`` in nested settings, also in the parentheses after a class."""
     tokens = [token for text in texts_in(settings) for token in re.split(r"""[\s'"()\[\]{},=]+""", text)]
     parts = {token: token.partition(":") for token in tokens}

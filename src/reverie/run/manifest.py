@@ -110,7 +110,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def encode_state(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def encode_state(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
     """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths."""
     import torch  # takes long, and commands that only read do without it
 
@@ -135,7 +135,7 @@ def encode_state(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def decode_state(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+def decode_state(value: object, tensor: Callable[[str], Tensor]) -> Any:
     """Return the value that ``encode_state`` was given; ``tensor`` returns a tensor by its name."""
     if isinstance(value, list):
         return [decode_state(v, tensor) for v in value]
