@@ -18,5 +18,7 @@ def text(value: Any, levels: int = 2) -> str:
 
 
 def save(path: Path, table: Any) -> None:
-    """Write the result of a script."""
-    path.write_text(text(table) + "\n")
+    """Write the result of a script, whole or not at all: it may be stopped at any time."""
+    part = path.with_suffix(".part")
+    part.write_text(text(table) + "\n")
+    part.replace(path)

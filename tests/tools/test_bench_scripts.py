@@ -97,3 +97,30 @@ def test_what_is_on_the_page_agrees_or_says_why() -> None:
     rows = json.loads((FOLDER / "agreement.json").read_text(encoding="utf-8"))["rows"]
     assert {row["peer"] for row in rows} == {"sb3", "tianshou", "d3rlpy", "torchrl"}
     assert all(row["agrees"] or row["known"] for row in rows)
+
+
+def test_published_curves_are_made_once_for_each_preset(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The queue runs for weeks, and a stale row looks like any other."""
+    pytest.importorskip("mujoco")
+    published, out = scripts("published"), tmp_path / "out.json"
+    monkeypatch.setattr(published, "EVALUATIONS", 2)
+    monkeypatch.setattr(published, "EPISODES", 1)
+    words = ["--tasks", "InvertedDoublePendulum", "--algorithms", "ddpg", "--seeds", "1", "--steps", "40"]
+    words += ["--runs", str(tmp_path / "runs"), "--out", str(out)]
+    assert run(published, monkeypatch, *words, "--check") == 1
+    assert "InvertedDoublePendulum-v4 ddpg 0 missing" in capsys.readouterr().out
+    assert run(published, monkeypatch, *words) == 0
+    table = json.loads(out.read_text())
+    (row,) = table["rows"]
+    assert [step for step, _, _ in row["curve"]] == [20, 40]
+    assert not [path for path in tmp_path.glob("runs/*/*/*") if path.is_dir()]
+    assert run(published, monkeypatch, *words, "--check") == 0
+    (settings,) = table["settings"].values()
+    settings["algo.discount"] = 0.5
+    del settings["algo.tau"]  # a row from before there was this setting, whose value is the default
+    out.write_text(json.dumps(table))
+    capsys.readouterr()
+    assert run(published, monkeypatch, *words, "--check") == 1
+    assert capsys.readouterr().out == "InvertedDoublePendulum-v4 ddpg 0 stale: algo.discount: 0.5 -> 0.99\n"
