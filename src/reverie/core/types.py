@@ -53,11 +53,14 @@ class MetricVector(Mapping[str, Tensor]):
         """``vector``: ``[M]``, for M ``names``."""
         self.names: tuple[str, ...] = names
         self.vector: Tensor = vector
+        self._numbers: list[float] | None = None
 
-    @functools.cached_property
+    @property
     def numbers(self) -> list[float] | None:
         """The values; None if reading them would wait for a device."""
-        return self.vector.tolist() if self.vector.is_cpu else None
+        if self._numbers is None and self.vector.is_cpu:  # a cached property takes 3 us
+            self._numbers = self.vector.tolist()
+        return self._numbers
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.names:

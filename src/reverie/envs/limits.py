@@ -195,10 +195,12 @@ class EndCheck:
         """Count the rows of N environments, by their flags."""
         if self._is_done:
             return
-        for number, (is_first, *flags) in enumerate(zip(first, terminated, truncated, strict=True)):
+        for number, (is_first, is_terminated, is_truncated) in enumerate(
+            zip(first, terminated, truncated, strict=True)
+        ):
             self._lengths[number] = 0 if is_first else self._lengths[number] + 1
-            if any(flags) and self._lengths[number]:
-                self._ends.append(EpisodeEnd(self._lengths[number], *flags))
+            if (is_terminated or is_truncated) and self._lengths[number]:
+                self._ends.append(EpisodeEnd(self._lengths[number], is_terminated, is_truncated))
                 if text := termination_warning(self._ends, self._env):
                     logger.warning(text)
                 self._is_done = self._is_done or bool(text) or len(self._ends) >= MAX_CHECKED_ENDS

@@ -78,7 +78,10 @@ class HandleQueue:
         """Append ``new``."""
         if self.tail + len(new) > len(self.buffer):
             self.reserve(2 * (len(self) + len(new)))  # so that each handle is moved about once
-        self.buffer[self.tail : self.tail + len(new)] = new[0] if len(new) == 1 else new  # a list takes 2 us more
+        if len(new) == 1:
+            self.buffer[self.tail] = new[0]  # a slice takes 1 us more
+        else:
+            self.buffer[self.tail : self.tail + len(new)] = new
         self.tail += len(new)
 
     def drop(self, below: int) -> None:

@@ -181,7 +181,10 @@ class EnvCollector:
             self.state = self.policy.advance_schedule(self.state, self.schedule_position())
         statistics, self._watched = None if self._watched else self.running_statistics, True
         mode: Mode = "random" if random else "explore"  # it acts then too, for its extras
-        action, self.state = watch_and_act(statistics, self.policy, step, self.state, mode)
+        if statistics is None:
+            action, self.state = self.policy.act(step, self.state, mode)
+        else:
+            action, self.state = watch_and_act(statistics, self.policy, step, self.state, mode)
         if random:
             spec, legal = self.env.action_spec, step.obs.get(MASK_KEY)
             action = to_executed_action(
@@ -494,11 +497,10 @@ class DeviceCollector(EnvCollector):
 
 @accelerated
 def watch_and_act(
-    statistics: RunningStatistics | None, policy: Policy[Any], step: Step, state: object, mode: Mode
+    statistics: RunningStatistics, policy: Policy[Any], step: Step, state: object, mode: Mode
 ) -> tuple[Tensor, Any]:
     """Update the ``statistics`` with the rows ``step``, then act on them; return the actions and the next state."""
-    if statistics is not None:
-        statistics.update_statistics(step)
+    statistics.update_statistics(step)
     return policy.act(step, state, mode)
 
 
