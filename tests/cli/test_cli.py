@@ -238,6 +238,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(elsewhere: Path) -> None:
     (["train", "ppo", "--env", "CartPole-v1", "--clip-range", "1"], 2, "Did you mean --algo.clip-range"),
     (["train", "ppo", "--vf-coef", "1"], 2, "Did you mean --algo.value-coef?"),
     (["train", "ppo", "--verbose", "1"], 2, "Write --console."),
+    (["train", "ppo", "--env", "CartPole-v1", "--envs", "0"], 2, "env.num = 0: expected at least 1"),
     (["train", "--algo", "ppo", "--env", "CartPole-v1"], 2, "an algorithm comes first: reverie train ppo"),
     (["train", "--env", "CartPole-v1", "--algorithm", "ppo"], 2, "an algorithm comes first: reverie train ppo"),
     (["train", "sac", "-env", "Pendulum-v1"], 2, "unknown option -env. Did you mean --env?"),

@@ -44,14 +44,14 @@ COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts",
 def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
     """Return the help for the algorithm and the environment in ``options``: one screen.
 
-    ``config``: their settings without other flags. ``has_algorithm``: whether the user named the algorithm.
+    ``config``: the settings, flags included. ``has_algorithm``: whether the user named the algorithm.
     """
     is_offline, required = _required_flags(options, config)
     name = options.algorithm if has_algorithm else "ALGORITHM"
     lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
     if not has_algorithm:
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", width(), subsequent_indent="  ")
-    remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
+    remark = "" if options.env or config.data.path else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
     settings = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
@@ -94,8 +94,8 @@ def _shown_settings(
     settings = {option.flag: option for option in iter_options(config)}
     settings |= {name: common[name] for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
     values = {"envs": config.env.num, "experience": experience_from_fraction(config.offline_fraction)}
-    for name, metavar in (("env", "ID"), ("data", "PATH")):
-        values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
+    for name, metavar, value in (("env", "ID", options.env), ("data", "PATH", config.data.path)):
+        values[name] = value or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
         settings["size"] = common["size"]
     del settings["train-ratio" if config.train_ratio is None else "replay-ratio"]

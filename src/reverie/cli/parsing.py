@@ -410,11 +410,6 @@ def iter_flags(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
 
 
-def str_or_tuple(words: Sequence[str]) -> str | tuple[str, ...]:
-    """Return one word, or several words as a tuple; "" if there is none."""
-    return tuple(words) if len(words) > 1 else "".join(words)
-
-
 def remove_flags(args: Sequence[str], flags: Container[str]) -> list[str]:
     """Return ``args`` without these flags, named as by :func:`iter_flags`, and without their words."""
     rest, drop = [], False

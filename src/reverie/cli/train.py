@@ -54,18 +54,14 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     if given.get("algorithm", options.algorithm).replace("-", "_") != options.algorithm.replace("-", "_"):
         return print_error("no algorithm given. Pass it as the first argument: reverie train ALGORITHM [OPTIONS]", 2)
     common = replace(options, **{**given, "config": options.config, "run": options.run, "algorithm": options.algorithm})
-    preset = settings.pop("preset", None)
-    request = replace(request, preset=preset, overrides=settings | {x: given[x] for x in SHORT if given.get(x)})
+    preset, short = settings.pop("preset", None), {x: given[x] for x in SHORT if given.get(x) is not None}
+    request = replace(request, preset=preset, overrides=settings | short)
     with exit_on_wrong_usage():
         config = merge_layers(request, find_env_id)
     if "--help-all" in args:
-        values: dict[str, Any] = {
-            "env": config.env.id,
-            "envs": config.env.num,
-            "data": config.data.path,
-            "human": config.human.person,
-        }
-        parse(["--help"], name, replace(common, **values), config)
+        env, person = config.env, config.human.person
+        common = replace(common, env=env.id, envs=env.num, data=config.data.path, human=person)
+        parse(["--help"], name, common, config)
     if HELP & {*args}:
         show(help_screen(common, config, has_algorithm=has_algorithm))
         return 0
