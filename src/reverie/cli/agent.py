@@ -128,23 +128,15 @@ class ReachCommand(RunOptions, EnvOverride):
     the environment judges, if it observes this goal."""
     seed: int | None = None
     """Seed of the environment."""
-    strip: Path | None = None
-    """File (.png or .svg) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
         from reverie.agent.reaching import reach_and_film, read_goal
-        from reverie.viewer.goals import check_plan_strip, write_plan_strip
 
         agent = self.load_agent(self.env)
-        if self.strip is not None:
-            check_plan_strip(agent, self.strip)
         goal = read_goal(agent, self.goal)
         reached, film = reach_and_film(agent, goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
         show(reached)
         print_files({} if film is None else {"video": film}, self.run)
-        if self.strip is not None:
-            show(write_plan_strip(agent, reached.start, goal, self.strip))
-            print_files({"strip": self.strip}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +158,8 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
     """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
     supported format, or minari:NAME."""
     strip: Path | None = None
-    """File for the first episode above its dream, and where they part: NAME.png, NAME.svg or NAME.html. Without a
-    world model: an episode, the critic's values and the return that came. None: dream/strip.png in the run folder."""
+    """File for the first episode above its dream, and where they part: NAME.png or NAME.svg. None:
+    dream/strip.png in the run folder."""
 
     def __call__(self) -> None:
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
@@ -175,11 +167,6 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
 
         agent = self.load_agent(self.env)
         print_kernel_problem(agent.algo.device.type)
-        if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
-            from reverie.viewer.export import write_episode_strip
-
-            show(write_episode_strip(agent, self.strip, self.seed, self.deterministic))
-            return print_files({"strip": self.strip}, self.run)
         names = ("context", "horizon", "episodes", "seed", "strip")
         report = dream(
             agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}

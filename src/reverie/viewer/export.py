@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import math
 import tempfile
@@ -15,10 +14,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from reverie.agent.agent import Agent
 from reverie.core.errors import DataError
-from reverie.core.files import check_writable, key_to_filename
-from reverie.log.strip import check_strip_path
+from reverie.core.files import key_to_filename
 from reverie.log.video import (
     BACKGROUND,
     EDITED_COLOR,
@@ -57,30 +54,6 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
 
 Cell = tuple[bytes | None, str, str]
 """What a picture of a video shows: PNG, origin and caption."""
-
-
-def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministic: bool) -> str:
-    """Play an episode and write its strip, PNG or SVG, of an agent without a world model too; say what it shows.
-
-    Raises:
-        ConfigError: another file type.
-        DataError: the environment cannot be drawn.
-        RunError: the file cannot be written.
-    """
-    from reverie.log.strip_figure import write_strip  # matplotlib: not needed for viewing
-
-    check_writable(check_strip_path(path))
-    with contextlib.closing(Session(agent, seed=seed)) as session:
-        session.deterministic = deterministic
-        session.start(session.seed)
-        while not session.timeline.real[-1].values["last"]:
-            session.step()
-        strip = session.strip()
-        pngs = [png for row in strip.columns if (png := session.picture(row)[0]) is not None]
-        if not pngs:
-            raise DataError("this environment cannot be drawn: --strip shows pictures of its rows.")
-        write_strip(path, strip, [decode_png(png) for png in pngs])
-    return strip.sentence
 
 
 def _episode_frames(session: Session) -> np.ndarray:
