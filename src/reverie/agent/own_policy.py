@@ -189,7 +189,7 @@ class PolicyAgent(Agent):
         return f"{type(self).__name__}({self.name} in {self.config.env.id})"
 
     def evaluate(
-        self, episodes: int = 10, *,
+        self, episodes: int = 20, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
         opponent: Player | Path | str | None = None, simulations: int | None = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
-from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption
+from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
 from reverie.core.terminal import show
 
@@ -32,13 +32,13 @@ class RunOptions(TrustOption):
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
 
-    def load_agent(self, env: Any) -> Agent:
-        """Load the agent to act in ``env``, and let PyTorch use the CPU threads of its training."""
+    def load_agent(self) -> Agent:
+        """Load the agent, and let PyTorch use the CPU threads of its training."""
         import torch
 
         from reverie.agent.loading import load
 
-        agent = load(self.run, env=env, checkpoint=self.checkpoint, device=self.device)
+        agent = load(**options_for(load, self))
         torch.set_num_threads(agent.config.threads or torch.get_num_threads())
         return agent
 
@@ -74,20 +74,12 @@ class EvalCommand(RunOptions, EnvOverride):
         from reverie.agent.loading import load_opponent
         from reverie.agent.player import actions_label
 
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         opponent = None if self.opponent is None else load_opponent(self.opponent, self.device)
         print_kernel_problem(agent.algo.device.type)
-        report = evaluate_run(
-            agent,
-            self.episodes if self.games is None else self.games,
-            deterministic=self.deterministic,
-            video=self.video,
-            seed=self.seed,
-            max_episode_steps=self.max_episode_steps,
-            tasks=self.tasks,
-            opponent=opponent,
-            simulations=self.simulations,
-        )
+        options = options_for(agent.evaluate, self) | {"env": None, "opponent": opponent}
+        options["episodes"] = self.episodes if self.games is None else self.games
+        report = evaluate_run(agent, video=self.video, **options)
         show(f"{game_label(agent, opponent)}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         show(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
@@ -112,7 +104,7 @@ class ArenaCommand(EnvOverride, TrustOption):
     def __call__(self) -> None:
         from reverie.agent.arena import arena
 
-        show(arena(self.players, self.env, self.games, seed=self.seed, device=self.device))
+        show(arena(**options_for(arena, self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +124,7 @@ class ReachCommand(RunOptions, EnvOverride):
     def __call__(self) -> None:
         from reverie.agent.reaching import reach_and_film, read_goal
 
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         goal = read_goal(agent, self.goal)
         reached, film = reach_and_film(agent, goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
         show(reached)
@@ -165,12 +157,9 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
 
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         print_kernel_problem(agent.algo.device.type)
-        names = ("context", "horizon", "episodes", "seed", "strip")
-        report = dream(
-            agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}
-        )
+        report = dream(agent, **options_for(dream, self) | {"data": data})
         fewer = f" of {self.episodes} (the others were shorter, or there were no more)"
         dreams = count_noun(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
         steps = count_noun(len(next(iter(report.errors.values()))), "step")
@@ -221,8 +210,7 @@ class ExtractCommand(RunOptions, DataOptions):
         from reverie.core.hardware import choose_device
 
         print_kernel_problem(choose_device(self.device).partition(":")[0])
-        names = ("out", "checkpoint", "device", "seed", "overwrite")
-        done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
+        done = extract(self.run, **options_for(extract, self) | {"data": data})
         manifest = done.manifest
         size = f"{count_noun(manifest['rows'], 'row')} in {count_noun(manifest['episodes'], 'episode')}"
         show(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
@@ -254,9 +242,8 @@ class ExportCommand(RunOptions, EnvOverride):
     def __call__(self) -> None:
         from reverie.viewer.publish import export
 
-        agent = self.load_agent(self.env)
-        names = ("format", "batch", "steps", "numbers", "world")
-        done = export(agent, self.out, **{name: getattr(self, name) for name in names})
+        agent = self.load_agent()
+        done = export(agent, **options_for(export, self))
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
         kind = "world model" if self.world else "deterministic actions"
         show(f"{agent.config.env.id}, {agent.checkpoint.name}, {kind}")
@@ -294,12 +281,11 @@ class ReportCommand(EnvOverride, TrustOption):
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
 
     def __call__(self) -> None:
+        from reverie.agent.loading import load
         from reverie.viewer.report import report
 
-        names = ("out", "episodes", "dreams", "frames", "program", "max_bytes")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        loading = {name: x for name in ("env", "checkpoint", "device") if (x := getattr(self, name)) is not None}
-        page = report(*self.runs, **options, **loading)
+        loading = options_for(load, self)
+        page = report(*self.runs, **options_for(report, self) | loading)
         show(page.finding)
         print_files({"report": page.path}, Path(self.runs[0]))
 
@@ -353,11 +339,10 @@ class EstimateCommand(RunOptions, DataOptions):
         from reverie.core.hardware import choose_device  # imports torch
 
         print_kernel_problem(choose_device(self.device).partition(":")[0])
-        names = ("method", "updates", "num_action_samples", "discount", "checkpoint", "device", "seed")
+        options = options_for(estimate_return, self) | {"data": data}
+        options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
         with EstimateProgress() as watch:
-            options = {name: getattr(self, name) for name in names}
-            options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
-            report = estimate_return(self.run, data, deterministic=self.deterministic, progress=watch, **options)
+            report = estimate_return(**options, progress=watch)
         show(f"{self.run}, {actions_label(self.deterministic)}")
         show(report.estimate.format())
         print_files(report.files, self.run)
@@ -434,10 +419,9 @@ class ViewCommand(RunOptions, EnvOverride):
             for name, url in find_live_pages(self.run).items():
                 show(url if name == "." else f"{name}: {url}")
             return
-        from reverie.viewer.launch import ViewerServer  # imports torch
+        from reverie.viewer.launch import ViewerServer, view  # imports torch
 
-        options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
-        server = ViewerServer(self.run, options, self.data, self.port)
+        server = ViewerServer(**options_for(view, self))
         show(server.url, flush=True)
         show(
             "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",

@@ -197,7 +197,7 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
         from reverie.datasets.output import check_target
 
         check_target(self.target, self.format)
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         print_written(record_agent(agent, self.target, self, self.format), [])
 
 
@@ -253,7 +253,7 @@ class LabelCommand(TrustOption):
 
     kind: ClassVar[str] = "success"
 
-    path: Annotated[str, Positional("PATH")]
+    data: Annotated[str, Positional("PATH")]
     """File, folder or glob of any format, run folder, folder or URL of a replay store, minari:NAME or ogbench:NAME."""
     out: Path = Path("labels.jsonl")
     """File of the answers, which are added if it exists. The data does not change."""
@@ -267,7 +267,7 @@ class LabelCommand(TrustOption):
         from reverie.viewer.launch import serve_labels
 
         steps = getattr(self, "steps", 0)
-        with contextlib.closing(LabelSession(self.path, self.out, self.kind, steps, self.seed)) as session:
+        with contextlib.closing(LabelSession(self.data, self.out, self.kind, steps, self.seed)) as session:
             serve_labels(session, self.port)
 
 

@@ -15,7 +15,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
@@ -85,6 +85,12 @@ class Command(Protocol):
 
     def __call__(self) -> int | None:
         """Execute the command; return its exit code, None for 0."""
+
+
+def options_for(function: Callable[..., Any], command: object) -> dict[str, Any]:
+    """Return the options of ``command`` that are parameters of ``function``, by name."""
+    parameters = inspect.signature(function).parameters
+    return {name: value for name, value in vars(command).items() if name in parameters}
 
 
 def run_command(kind: type[Command], args: Sequence[str], name: str) -> int:
