@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
-from reverie.core.terminal import show
+from reverie.core.terminal import progress_bars, show
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
@@ -363,7 +363,7 @@ class EstimateProgress(contextlib.ExitStack):
         super().__init__()
         self.num_done: int = 0
         self.interrupted: bool = False
-        self._advance: Callable[[int], None] = lambda num_done: None
+        self._show: Callable[[str, int, int], None] = lambda name, num_done, total: None
 
     def __enter__(self) -> Self:
         from reverie.run.signal_handling import handle_signals  # imports torch
@@ -374,28 +374,15 @@ class EstimateProgress(contextlib.ExitStack):
     def __call__(self, num_done: int, updates: int) -> bool:
         """Report the progress: an ``agent/off_policy_estimator.py: ProgressFn``."""
         if not self.num_done:  # not earlier: reading the data has its own bar
-            self._advance = self.enter_context(progress_bar("estimating", updates))
+            self._show = self.enter_context(progress_bars("updates"))
         self.num_done = num_done
-        self._advance(num_done)
+        self._show("estimating", num_done, updates)
         return not self.interrupted
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted or not self.num_done:
             raise KeyboardInterrupt
         self.interrupted = True
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yields a function to be called with the number of completed units."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda num_done: progress.update(task, completed=num_done)
 
 
 @dataclass(frozen=True, kw_only=True)
