@@ -65,6 +65,11 @@ class PlayedEpisode:
         """The sum of the rewards."""
         return float(np.sum(self.rewards))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts of a report."""
+        facts = {"seed": self.seed, "return": self.total, "steps": len(self.rewards), "ending": self.ending}
+        return facts | ({} if self.task is None else {"task": self.task})
+
 
 class EpisodeLook(NamedTuple):
     """An episode that is played again: rows with pictures, and what the critic says of each row."""
@@ -159,12 +164,6 @@ def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float 
             value = float(agent.value(obs, action_mask=first.mask))
             value *= -float(mover_sign(np.asarray(obs[PLAYER_KEY]))) if has_players(agent.obs_spec) else 1.0
     return value, distance if distance is not None and np.isfinite(distance) else None
-
-
-def describe_episode(episode: PlayedEpisode) -> dict[str, Any]:
-    """Return the facts of an episode as plain values."""
-    facts = {"seed": episode.seed, "return": episode.total, "steps": len(episode.rewards), "ending": episode.ending}
-    return facts | ({} if episode.task is None else {"task": episode.task})
 
 
 # ---------------------------------------------------------------- episodes that are shown

@@ -6,13 +6,11 @@ import base64
 import io
 import math
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.files import key_to_filename
@@ -28,7 +26,7 @@ from reverie.log.video import (
     write_video,
 )
 from reverie.viewer.episode_source import SIDE, decode_png
-from reverie.viewer.page import STATIC, make_page
+from reverie.viewer.page import STATIC, make_page, to_json_value
 from reverie.viewer.session import Session
 from reverie.viewer.timeline import CONTEXT
 
@@ -156,16 +154,3 @@ def _encode_base64(png: bytes) -> str:
     file = io.BytesIO()
     Image.open(io.BytesIO(png)).save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
-
-
-def to_json_value(value: Any) -> Any:
-    """Convert a value for JSON: numbers have six digits, or are null if not finite."""
-    if isinstance(value, float | np.floating):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): to_json_value(item) for key, item in value.items()}
-    if isinstance(value, Tensor):
-        value = value.flatten()
-    if isinstance(value, np.ndarray | Tensor):
-        return to_json_value(value.tolist())
-    return [to_json_value(item) for item in value] if isinstance(value, list | tuple) else value

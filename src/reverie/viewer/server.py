@@ -44,8 +44,9 @@ from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
 from reverie.viewer.comparison import compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
-from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.export import export_episode
 from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent
+from reverie.viewer.page import to_json_value
 from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
