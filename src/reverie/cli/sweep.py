@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from reverie.cli.main import print_error
 from reverie.cli.parsing import Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
 from reverie.core.logger import print_line
@@ -37,12 +36,10 @@ class SweepCommand(TrustOption):
     """Print how far the runs are, and train nothing."""
 
     def __call__(self) -> int:
-        from reverie.cli.train import NO_SEEDS, read_seeds
+        from reverie.cli.train import read_seeds
         from reverie.distributed.sweep import SweepPlan, sweep
 
         seeds = None if self.seeds is None else read_seeds(self.seeds, 0)
-        if seeds == []:
-            return print_error(NO_SEEDS.format(self.seeds), 2)
         if self.status:
             show(_format_status(SweepPlan(self.source, self.run, seeds, self.only)))
             return 0

@@ -15,7 +15,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import exit_on_wrong_usage, iter_flags, parse, parse_values, remove_flags
 from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
-from reverie.core.errors import RunError, count_noun
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
@@ -161,8 +161,6 @@ def _train_one(config: ExperimentConfig, options: CommonOptions) -> int:
 def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(options.seeds or "", config.seed)
-    if not seeds:
-        return print_error(NO_SEEDS.format(options.seeds), 2)
     result = run_seeds(config, seeds, jobs=options.jobs, run=options.run, request=_cluster_request(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
@@ -176,16 +174,15 @@ def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> in
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 
 
-NO_SEEDS = "--seeds {}: expected a number of seeds such as 5, or a list such as 1,5,7."
-
-
 def read_seeds(text: str, first: int) -> list[int]:
-    """Parse ``5`` as five seeds counted up from ``first``, and ``1,5,7`` as a list; an empty list if it is neither."""
+    """Parse ``5`` as five seeds counted up from ``first``, and ``1,5,7`` as a list; exit if it is neither."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        return []
-    numbers = list(map(int, parts))
-    return list(range(first, first + numbers[0])) if numbers and "," not in text else numbers
+    numbers = [int(part) for part in parts if part.isdecimal()]
+    seeds = numbers if "," in text else [*range(first, first + sum(numbers))]
+    with exit_on_wrong_usage():
+        if len(numbers) < len(parts) or not seeds:
+            raise ConfigError(f"seeds = {text}: expected a number of seeds such as 5, or a list such as 1,5,7.")
+    return seeds
 
 
 SHOWN = 10
@@ -205,8 +202,6 @@ def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
         example = "'{algo.lr: {low: 1e-5, high: 1e-2}}'"
         return print_error(f"no search space: pass --space {example} or a file, or --grid '{{algo.lr: [1e-3]}}'.", 2)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
-    if seeds == []:
-        return print_error(NO_SEEDS.format(options.seeds), 2)
     space: Any = options.grid or options.space
     source = "--grid" if options.grid else "--space"
     if isinstance(space, str):
