@@ -33,7 +33,7 @@ from reverie.envs.check import EnvReport, Start, run_env_check
 from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name
 from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.worker import end_unguarded_worker
-from reverie.experiment.build import build
+from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.lifecycle import run_experiment
@@ -257,7 +257,7 @@ def train_config(
             return make_learner_experiment(experiment, validate_config(continued), team, folder.path)
 
         @contextlib.contextmanager
-        def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
+        def open_outputs(experiment: Experiment, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
             outputs = LogOutputs(
                 path=folder.path,
@@ -278,7 +278,7 @@ def train_config(
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
 
 
-def _find_questions(experiment: Any, seed: int) -> Any:
+def _find_questions(experiment: Experiment, seed: int) -> Any:
     """Return the questions about the rows of ``experiment`` that a page asks while it learns; None: it asks none."""
     reward = getattr(experiment, "learned_reward", None)
     if reward is None or not reward.is_asking:

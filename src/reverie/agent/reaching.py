@@ -91,11 +91,11 @@ class GoalMethods(Player):
             raise ConfigError(f"{self.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
         if isinstance(self.observation_space, spaces.Dict):
             goal = to_goal(self.observation_space, goal)  # DataError unless it fits, before an environment gets it
-        opened_env = self.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
+        opened_env = self.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else env
         try:
-            return _play(self, opened_env or env, goal, max_steps, radius, seed, options)
+            return _play(self, opened_env, goal, max_steps, radius, seed, options)
         finally:
-            if opened_env is not None:
+            if opened_env is not env:
                 close_quietly(opened_env)
 
     def subgoal(self, obs: Any, goal: Any, states: Any) -> int:
@@ -118,8 +118,8 @@ class GoalMethods(Player):
 
 
 def _play(
-    player: Player, env: Any, goal: Any, max_steps: int | None, radius: float | None, seed: int | None,
-    options: Mapping[str, Any] | None,
+    player: Player, env: gymnasium.Env[Any, Any], goal: Any, max_steps: int | None, radius: float | None,
+    seed: int | None, options: Mapping[str, Any] | None,
 ) -> ReachResult:  # fmt: skip
     env, max_steps = with_mask(env) if MASK_KEY in player.obs_spec else env, max_steps or max_episode_steps(player, env)
     frames, distances, success = list[np.ndarray](), list[float](), None
@@ -139,7 +139,7 @@ def _play(
     return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames, start=start)
 
 
-def _render(env: Any) -> list[np.ndarray]:
+def _render(env: gymnasium.Env[Any, Any]) -> list[np.ndarray]:
     """Return a frame; none if rendering is off or fails."""
     if env.render_mode != "rgb_array":
         return []

@@ -37,14 +37,14 @@ class ObsStatistics(NamedTuple):
 class Attributes(dict[Any, Any]):
     """An object of a class that is not imported."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__()
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.update(state if isinstance(state, dict) else {})
 
 
-def _empty_array(*_: Any) -> np.ndarray:
+def _empty_array(*_: object) -> np.ndarray:
     """Return an array that takes its shape together with its content."""
     return np.empty(0)
 

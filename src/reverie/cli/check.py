@@ -121,7 +121,7 @@ def _format_obs(key: str, part: ObsPart, measurements: Mapping[str, Any]) -> str
     return f"{text}, values {low} to {high}, {sizes}"
 
 
-def _format_fact(value: Any) -> str:
+def _format_fact(value: object) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{_format_fact(min(value))} to {_format_fact(max(value))}, mean {_format_fact(sum(value) / len(value))}"

@@ -73,7 +73,7 @@ def _required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[b
     return is_offline, [*required, "--data PATH"] if config.algo.needs_data else required
 
 
-def _row(flag: str, value: Any, description: str) -> str:
+def _row(flag: str, value: object, description: str) -> str:
     """Return a line with a flag, its value, and as many clauses of its description's first sentence as fit."""
     start = f"  {f'--{flag}':<24} {textwrap.shorten(format_flag_value(value), width() - 28, placeholder=' ...'):<12} "
     room = width() - len(start)

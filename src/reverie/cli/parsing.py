@@ -280,7 +280,7 @@ def width() -> int:
     return min(100, shutil.get_terminal_size().columns)
 
 
-def format_flag_value(value: Any) -> str:
+def format_flag_value(value: object) -> str:
     """Format a value as the user would type it; "-" for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -317,7 +317,7 @@ def _format_kinds(kinds: Sequence[Any]) -> str:
     return "|".join(words)
 
 
-def _has_names(kind: Any) -> bool:
+def _has_names(kind: object) -> bool:
     """Return whether values of a type are written as one of several names."""
     return typing.get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Choice))
 

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from reverie.core.documents import read_json
@@ -194,7 +195,7 @@ def tracker_module(name: str, error_prefix: str) -> Iterator[Any]:
         raise RunError(f"{error_prefix}: {title}: {message.rstrip('.')}.{set_it}") from error
 
 
-def _download_run(mlflow: Any, ident: str, to: Path | None) -> Path:
+def _download_run(mlflow: ModuleType, ident: str, to: Path | None) -> Path:
     client = mlflow.MlflowClient()
     title = client.get_run(ident).info.run_name
     names = {file.path for file in client.list_artifacts(ident)}
@@ -217,7 +218,7 @@ def _download_run(mlflow: Any, ident: str, to: Path | None) -> Path:
     return _download_once(folder, fill)
 
 
-def _download_model(mlflow: Any, rest: str, to: Path | None) -> Path:
+def _download_model(mlflow: ModuleType, rest: str, to: Path | None) -> Path:
     match = _VERSION.fullmatch(rest)
     if match is None:
         raise ConfigError(f"models:/{rest}: expected models:/NAME/VERSION, models:/NAME/latest or models:/NAME@ALIAS.")
@@ -232,7 +233,7 @@ def _download_model(mlflow: Any, rest: str, to: Path | None) -> Path:
     return _download_once(folder, lambda to: mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
 
 
-def _download_from_wandb(wandb: Any, rest: str, to: Path | None) -> Path:
+def _download_from_wandb(wandb: ModuleType, rest: str, to: Path | None) -> Path:
     artifact = wandb.Api().artifact(rest)
     folder = to or Path("runs") / f"{artifact.name.partition(':')[0]}-{artifact.version}"
     return _download_once(folder, lambda to: artifact.download(root=str(to)))

@@ -120,7 +120,7 @@ def parse_entry(line: bytes) -> dict[str, Any] | None:
     return row if has_step and all(map(_is_number, row.values())) else None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST_STEP)
 
 

@@ -7,7 +7,6 @@ import io
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -35,7 +34,7 @@ ORIGIN_WORDS = {"": "what happens", "seen": "sees", "imagined": "imagines", "edi
 """Edge and caption of a row by the origin of its dream; "" for the environment."""
 
 
-def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
+def export_episode(session: Session, kind: str, name: str) -> tuple[str, bytes]:
     """Return the name and content of a file: ``kind`` is "mp4", "gif", "html" or "npz"."""
     stem = f"{key_to_filename(name)}-{session.agent.checkpoint.name}-{session.seed}"
     if kind == "npz":

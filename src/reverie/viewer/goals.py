@@ -175,7 +175,7 @@ class GoalStates:
         """All rows as preprocessed goals ``goal/KEY`` ``[M, ...]``."""
         return self._to_inputs(self.obs)
 
-    def goal(self, number: Any) -> Obs:
+    def goal(self, number: object) -> Obs:
         """Return a point as the goal that the agent observes: see :func:`as_goal`."""
         if type(number) is not int or not 0 <= number < self.num_points:
             raise DataError(f"{short_repr(number)}: expected the number of a recorded state, below {self.num_points}.")

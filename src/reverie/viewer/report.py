@@ -149,7 +149,7 @@ def _find_runs(runs: Sequence[Any]) -> dict[str, Path]:
     return find_runs_to_compare(runs)
 
 
-def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:
+def _load_if_possible(run: Agent | Path | str, loading: Mapping[str, Any]) -> Agent | Path:
     """Return the agent of a run; its folder if its environment cannot be made here, or if it has no checkpoint."""
     if isinstance(run, Agent):
         return run
