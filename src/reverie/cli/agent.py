@@ -284,8 +284,7 @@ class ReportCommand(EnvOverride, TrustOption):
         from reverie.agent.loading import load
         from reverie.viewer.report import report
 
-        loading = options_for(load, self)
-        page = report(*self.runs, **options_for(report, self) | loading)
+        page = report(*self.runs, **options_for(report, self) | options_for(load, self))
         show(page.finding)
         print_files({"report": page.path}, Path(self.runs[0]))
 

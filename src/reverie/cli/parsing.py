@@ -88,9 +88,10 @@ class Command(Protocol):
 
 
 def options_for(function: Callable[..., Any], command: object) -> dict[str, Any]:
-    """Return the options of ``command`` that are parameters of ``function``, by name."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in vars(command).items() if name in parameters}
+    """Return the options of ``command`` that ``function`` takes by name."""
+    parameters = inspect.signature(function).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+    return {name: value for name, value in vars(command).items() if name in names}
 
 
 def run_command(kind: type[Command], args: Sequence[str], name: str) -> int:

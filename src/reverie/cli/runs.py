@@ -126,8 +126,7 @@ class CompareCommand:
             return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
         from reverie.distributed.compare import compare  # imports torch
 
-        options = options_for(compare, self)
-        comparison = compare(*options.pop("runs"), **options)
+        comparison = compare(*self.runs, **options_for(compare, self))
         show(comparison)
         files = {"figure": comparison.figure, "profile": self.profile, "csv": self.csv, "latex": self.latex}
         print_files({name: path for name, path in files.items() if path is not None})
