@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import warnings
 import zipfile
@@ -52,8 +51,6 @@ class ReachResult:
     """The agent's estimate of the distance at each observation, ``[steps + 1]``; empty if it has none."""
     frames: list[np.ndarray]
     """Rendered frames of all observations, if the environment renders; else none."""
-    start: Any
-    """The first observation."""
 
     def __str__(self) -> str:
         text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
@@ -126,7 +123,7 @@ def _play(
     steps = play_episode(player, env, seed=seed, options={GOAL_NAME: goal, **(options or {})}, goal=goal)
     for number, step in enumerate(steps):
         if number == 0:
-            start, judges = copy.deepcopy(step.obs), radius is None and _pursues(step.obs, goal)
+            judges = radius is None and _pursues(step.obs, goal)
         elif judges:  # the environment knows this goal
             success = any(bool(step.info.get(key)) for key in SUCCESS_KEYS)
         frames += _render(env)
@@ -136,7 +133,7 @@ def _play(
             success = _error(_achieved_parts(player, step.obs), goal) <= radius
         if success or number == max_steps:
             break
-    return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames, start=start)
+    return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames)
 
 
 def _render(env: gymnasium.Env[Any, Any]) -> list[np.ndarray]:

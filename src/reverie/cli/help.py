@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reverie.algos.table import algorithm_config, algorithms
@@ -164,14 +163,13 @@ def _about_setting(name: str) -> list[str]:
 
 
 def _search(words: list[str]) -> list[str]:
-    """Return a line for each setting, preset, command and page with all ``words``, in its name or description."""
+    """Return a line for each setting, preset and command with all ``words``, in its name or description."""
     topics = {name: line for name, (_, line) in COMMANDS.items()} | {name: x.description for name, x in TABLE.items()}
     configs = [ExperimentConfig().merge({"algo": algorithm_config(algorithm)()}) for algorithm in algorithms()]
     settings = {option.flag: option.description for config in configs for option in iter_options(config)}
     names = {f"--{flag}": " ".join([flag, *synonyms_of(flag)]) for flag in settings}
     topics |= {f"--{flag}": " ".join(text.split()).partition(". ")[0] for flag, text in settings.items()}
     stems = [stem for text in words for stem in re.split(r"[-_.\s]", text.lower().removesuffix("s")) if stem]
-    topics |= _pages(stems)
     matches = [name for name in topics if all(stem in names.get(name, name).lower() for stem in stems)]
     matches += [name for name in topics if name not in matches and all(x in topics[name].lower() for x in stems)]
     if not matches:
@@ -185,16 +183,6 @@ def _search(words: list[str]) -> list[str]:
 
 SHOWN = 15
 """Number of topics that a search shows."""
-
-
-def _pages(stems: list[str]) -> dict[str, str]:
-    """Return the headings with one of ``stems`` of each page of the documentation, which wheels do not have."""
-    pages = {}
-    for page in sorted(Path(__file__).parents[3].glob("docs/**/*.md")):
-        headings = re.findall(r"^##* (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        near = [heading for heading in headings if any(stem in heading.lower() for stem in stems)]
-        pages[f"{page.parent.name}/{page.name}"] = ", ".join(near)
-    return pages
 
 
 COMPLETION_SCRIPTS = {

@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from reverie.algos.table import same_algorithm
-from reverie.api import train_config
+from reverie.api import choose_search, train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
@@ -20,7 +19,6 @@ from reverie.core.logger import print_line, silence_logger
 from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
 from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
-from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import run_seeds
 from reverie.distributed.tune import run_tuning
 from reverie.experiment.config import ExperimentConfig
@@ -198,24 +196,13 @@ def tune_command(args: list[str]) -> int:
 
 def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials (all trials of a grid), and return 0 if all requested trials have ended."""
-    if bool(options.grid) == bool(options.space):
-        example = "'{algo.lr: {low: 1e-5, high: 1e-2}}'"
-        return print_error(f"no search space: pass --space {example} or a file, or --grid '{{algo.lr: [1e-3]}}'.", 2)
+    with exit_on_wrong_usage():
+        space, space_name = choose_search(options.space or None, options.grid or None)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
-    space: Any = options.grid or options.space
-    source = "--grid" if options.grid else "--space"
-    if isinstance(space, str):
-        source, space = space, read_space_file(Path(space))
-    search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = run_tuning(
-        config,
-        space,
-        grid=bool(options.grid),
-        seeds=seeds,
-        space_name=source,
-        request=_cluster_request(options),
-        **search_options,
-    )
+        config, space, grid=bool(options.grid), space_name=space_name, trials=options.trials, seeds=seeds,
+        jobs=options.jobs, prune=options.prune, run=options.run, request=_cluster_request(options),
+    )  # fmt: skip
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
     print_line(
         f"\n{count_noun(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}"
