@@ -33,7 +33,7 @@ seed, run = int(sys.argv[1]), sys.argv[2]
 started = time.monotonic()
 result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=run, console=False)
 seconds = time.monotonic() - started
-scores = evaluate_run(reverie.load(run), 20).evaluation.scores
+scores = evaluate_run(reverie.load(run)).evaluation.scores
 print("RESULT " + json.dumps({
     "seed": seed, "mean": sum(scores) / len(scores), "worst": min(scores), "seconds": round(seconds, 1),
     "env_steps": result.env_steps, "updates": result.updates,

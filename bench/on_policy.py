@@ -191,7 +191,7 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
         found = {"steps": result.env_steps, "wall_s": wall, "cpu_s": cpu, "update_ms": update}
         if not episodes:
             return found
-        scores = evaluate_run(reverie.load(run), episodes).evaluation.scores
+        scores = evaluate_run(reverie.load(run), episodes=episodes).evaluation.scores
     return found | {"score": sum(scores) / len(scores)}
 
 

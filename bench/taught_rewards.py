@@ -152,7 +152,7 @@ def imagine(folder: Path, seed: int) -> None:
         "dreamer_v3", data=folder / "train", size="nano", updates=UPDATES, run=folder / "model", seed=seed,
         console=False, tensorboard=False, eval_episodes=0, **{"algo.batch_size": 8, "algo.batch_length": 32},
     )  # fmt: skip
-    dreams = functools.partial(reverie.dream_env, folder / "model", horizon=50, ends="likely")
+    dreams = functools.partial(reverie.DreamEnv, folder / "model", horizon=50, ends="likely")
     reverie.record(dreams, Controllers(seed, 23), out=folder / "dreams", episodes=90, seed=seed)
 
 

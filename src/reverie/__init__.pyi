@@ -6,7 +6,6 @@ from .agent.arena import arena as arena
 from .agent.demonstrate import play as play
 from .agent.dream_env import DreamEnv as DreamEnv
 from .agent.dream_env import DreamVectorEnv as DreamVectorEnv
-from .agent.dream_env import dream_env as dream_env
 from .agent.dream_report import DreamReport as DreamReport
 from .agent.dream_report import dream as dream
 from .agent.extract import ExtractReport as ExtractReport

@@ -33,7 +33,7 @@ from reverie.envs.check import EnvReport, Start, run_env_check
 from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name
 from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.worker import end_unguarded_worker
-from reverie.experiment.build import build
+from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.lifecycle import run_experiment
@@ -257,7 +257,7 @@ def train_config(
             return make_learner_experiment(experiment, validate_config(continued), team, folder.path)
 
         @contextlib.contextmanager
-        def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
+        def open_outputs(experiment: Experiment, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
             outputs = LogOutputs(
                 path=folder.path,
@@ -278,7 +278,7 @@ def train_config(
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
 
 
-def _find_questions(experiment: Any, seed: int) -> Any:
+def _find_questions(experiment: Experiment, seed: int) -> Any:
     """Return the questions about the rows of ``experiment`` that a page asks while it learns; None: it asks none."""
     reward = getattr(experiment, "learned_reward", None)
     if reward is None or not reward.is_asking:
@@ -387,19 +387,25 @@ def tune(
             contains another search.
     """
     settings = resolve_with_data(make_request(algorithm, env, size, preset, config, overrides, run))
-    values: Mapping[str, Any] | None = None
+    values, space_name = choose_search(space, grid)
+    return run_tuning(
+        settings, values, grid=grid is not None, space_name=space_name, trials=trials, jobs=jobs, prune=prune, run=run,
+        seeds=None if seeds is None else _list_seeds(seeds, settings.seed),
+    )  # fmt: skip
+
+
+def choose_search(
+    space: Path | str | Mapping[str, Any] | None, grid: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any], str]:
+    """Return the settings to search, and what names them in errors; ConfigError unless there is one of both."""
+    if (space is None) == (grid is None):
+        raise ConfigError(
+            "no settings to search: pass either a space, such as {algo.lr: {low: 1e-5, high: 1e-2}} or its file, or a "
+            "grid, such as {algo.lr: [1e-3, 3e-4]}, to try all of its combinations."
+        )
     if isinstance(space, str | Path):
-        values, space_name = read_space_file(Path(space)), str(space)
-    else:
-        values, space_name = space, "space"
-    if (values is None) == (grid is None):
-        raise ConfigError("no settings to search: pass either a space, or a grid to try all of its combinations.")
-    if grid is not None:
-        values, space_name = grid, "grid"
-    assert values is not None
-    options: dict[str, Any] = {"trials": trials, "jobs": jobs, "prune": prune, "run": run}
-    options["seeds"] = None if seeds is None else _list_seeds(seeds, settings.seed)
-    return run_tuning(settings, values, grid=grid is not None, space_name=space_name, **options)
+        return read_space_file(Path(space)), str(space)
+    return (space, "space") if space is not None else (grid or {}, "grid")
 
 
 def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:

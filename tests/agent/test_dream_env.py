@@ -55,7 +55,7 @@ def assert_shows(obs, said, row):
 
 def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(dreamer):
     state = dreamer.observe(dreamer.load_episode(0).slice_time(0, 3))
-    env = reverie.dream_env(dreamer, start=state)
+    env = reverie.DreamEnv(dreamer, start=state)
     whole = Corridor().observation_space
     assert env.observation_space == (whole if "eye" in dreamer.obs_spec else spaces.Dict(sense=whole["sense"]))
     env.action_space.seed(0)
@@ -75,8 +75,8 @@ def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(drea
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the environment's own
 def test_gymnasium_finds_nothing_wrong(dreamer, nano):
-    check_env(reverie.dream_env(dreamer), skip_render_check=True)
-    check_env(reverie.dream_env(dreamer, observations="latent", start="prior", ends="likely"), skip_render_check=True)
+    check_env(reverie.DreamEnv(dreamer), skip_render_check=True)
+    check_env(reverie.DreamEnv(dreamer, observations="latent", start="prior", ends="likely"), skip_render_check=True)
     if type(dreamer.algo).__name__ == "DreamerV3":  # once
         env = gymnasium.make("reverie/Dream-v0", run=nano, render_mode="rgb_array")
         check_env(env.unwrapped)
@@ -150,7 +150,7 @@ def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_
 
 def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
     state = dreamer.observe(dreamer.load_episode(0).slice_time(0, 1))
-    obs, _ = reverie.dream_env(dreamer, start="prior", observations="latent").reset(seed=0)
+    obs, _ = reverie.DreamEnv(dreamer, start="prior", observations="latent").reset(seed=0)
     np.testing.assert_allclose(obs[: state.deter.shape[1]], state.deter[0], atol=1e-5)
     assert obs.shape == (dreamer.algo.world.rssm.feature_width,)
 
@@ -158,7 +158,7 @@ def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
 def test_dreams_begin_after_given_rows(nano):
     agent = reverie.load(nano)
     rows = agent.load_episode(0).slice_time(0, 4)
-    one, two = (reverie.dream_env(agent, start=start) for start in (rows, agent.observe(rows)))
+    one, two = (reverie.DreamEnv(agent, start=start) for start in (rows, agent.observe(rows)))
     np.testing.assert_array_equal(one.reset(seed=1)[0], two.reset(seed=2)[0])
 
 
@@ -170,7 +170,7 @@ def test_predicted_masks_are_a_part_of_the_observation(tmp_path, actions):
     state, width = agent.observe(agent.load_episode(0).slice_time(0, 2)), agent.action_spec.width
     expected = agent.imagine(state, 1, seed=0).observations["action_mask"][0, 0]
     for observations in ("decoded", "latent"):
-        env = reverie.dream_env(agent, start=state, observations=observations)
+        env = reverie.DreamEnv(agent, start=state, observations=observations)
         assert env.observation_space["action_mask"] == spaces.MultiBinary(width)
         obs, _ = env.reset(seed=0)
         assert env.observation_space.contains(obs)
@@ -182,7 +182,7 @@ def test_resized_and_stacked_observations_are_shown_as_the_learner_sees_them(tmp
     options = {"include_keys": "eye", "resize": (8, 8), "frame_stack": 2}
     reverie.train("dreamer_v3", env=Corridor, size="nano", run=tmp_path / "run", env_options=options, **FEW)
     agent = reverie.load(tmp_path / "run", env=Corridor)
-    env = reverie.dream_env(agent, render_mode="rgb_array")
+    env = reverie.DreamEnv(agent, render_mode="rgb_array")
     assert env.observation_space == spaces.Dict(eye=spaces.Box(0, 255, (8, 8, 8), np.uint8))
     assert ObsCodec(env.observation_space).spec == agent.obs_spec
     obs, _ = env.reset(seed=0)
@@ -246,14 +246,14 @@ def test_what_cannot_be_dreamt_is_said(nano, tmp_path):
         ({"start": "repaly"}, DataError, r"start = 'repaly': .*start = 'prior'"),
     ]:
         with pytest.raises(error, match=message):
-            reverie.dream_env(agent, **settings)
+            reverie.DreamEnv(agent, **settings)
     with pytest.raises(ResetNeeded, match="call reset"):
-        reverie.dream_env(agent).step(0)
+        reverie.DreamEnv(agent).step(0)
     few = {**FEW, "replay": {"store_path": "none"}}
     reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
     with pytest.raises(DataError, match=r"start = 'replay': .* without stored rows.*start = 'prior'"):
-        reverie.dream_env(tmp_path / "rowless")
-    assert reverie.dream_env(tmp_path / "rowless", start="prior").reset()[0].shape == (4,)
+        reverie.DreamEnv(tmp_path / "rowless")
+    assert reverie.DreamEnv(tmp_path / "rowless", start="prior").reset()[0].shape == (4,)
     reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW)
     with pytest.raises(ConfigError, match="DQN has no world model"):
-        reverie.dream_env(tmp_path / "dqn")
+        reverie.DreamEnv(tmp_path / "dqn")

@@ -328,22 +328,13 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         assert "2 steps" in capsys.readouterr().out
         assert (dreamer.run / f"videos/reach_{number}.mp4").exists()
     assert main(["dream", str(dreamer.run), "--env", "reverie/TwoRooms-v0"]) != 0
-    assert "no decoder, so it cannot dream. `reverie reach RUN GOAL --strip" in capsys.readouterr().err
+    assert "no decoder, so it cannot dream. `reverie view RUN` draws its plans" in capsys.readouterr().err
     for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4"), ("goal.json", "[1]")):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match=f"{name}: not an array of numbers. Expected a picture"):
             read_goal(dreamer, tmp_path / name)
     with pytest.raises(DataError, match=r"missing\.png: No such file or directory"):
         read_goal(dreamer, tmp_path / "missing.png")
-
-
-def test_a_plan_of_states_has_no_pictures(walker, tmp_path, capsys):
-    """It is refused before the episode, whose film would be written."""
-    data, run = walker.run.parent / "walks.npz", tmp_path / "run"
-    reverie.train("lewm", data=data, env="none", updates=1, run=run, **TINY)
-    np.save(tmp_path / "goal.npy", np.zeros(1))
-    assert main(["reach", str(run), str(tmp_path / "goal.npy"), "--strip", str(tmp_path / "plan.svg")]) != 0
-    assert "the observations are no pictures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("shape", "expected"), [

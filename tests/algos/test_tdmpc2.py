@@ -203,7 +203,7 @@ def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path)
         ({"observations": "latent", "start": "prior"}, "cannot imagine initial states"),
     ):
         with pytest.raises(ConfigError, match=said):
-            reverie.dream_env(run, **settings)
+            reverie.DreamEnv(run, **settings)
     agent = reverie.load(run)
     state = agent.observe(agent.load_episode(0).slice_time(0, 4))
     imagined = agent.imagine(state, steps=4)

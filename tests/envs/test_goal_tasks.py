@@ -111,7 +111,7 @@ def test_an_agent_is_evaluated_in_some_tasks(tmp_path):
     small = {"console": False, "tensorboard": False, "eval_episodes": 0, "learning_starts": 50}
     reverie.train("sac", env=Tasks, steps=60, run=tmp_path / "run", **small)
     agent = reverie.load(tmp_path / "run", env=Tasks)
-    report = evaluate_run(agent, 6, tasks=(2, 3))
+    report = evaluate_run(agent, episodes=6, tasks=(2, 3))
     assert Counter(report.evaluation.lengths) == {3: 3, 4: 3}
     content = json.loads(report.files["evaluation"].read_text())
     assert (content["tasks"], content["success_rate/task2"]) == ([2, 3], 1.0)

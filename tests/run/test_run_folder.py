@@ -106,7 +106,7 @@ def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> N
         with pytest.raises(RunError, match=r"run is in use by process \d+ on host"):
             train(CONFIG.merge({"steps": 90}), env=Steps, run=run)
         agent = load(run, env=Steps)
-        assert evaluate_run(agent, 1).evaluation.scores == [9.0]
+        assert evaluate_run(agent, episodes=1).evaluation.scores == [9.0]
         assert dream(agent, context=2, horizon=4, episodes=1).files["numbers"].exists()
     assert train(CONFIG.merge({"steps": 70}), env=Steps, run=run).env_steps >= 70
     assert not (run / ".lock").exists()
@@ -219,7 +219,7 @@ def refuse(*args: Any, **options: Any) -> None:
 
 def test_scores_are_not_lost_in_a_read_only_folder(run, monkeypatch, capsys):
     monkeypatch.setattr(evaluating, "write_result", refuse)
-    report = evaluate_run(load(run, env=Steps), 2)
+    report = evaluate_run(load(run, env=Steps), episodes=2)
     assert (report.evaluation.scores, report.files) == ([9.0, 9.0], {})
     assert "cannot write somewhere: Permission denied" in capsys.readouterr().err
 

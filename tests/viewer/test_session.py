@@ -11,7 +11,6 @@ from torch.distributions import Categorical, Independent, kl_divergence
 import reverie
 from reverie.agent.loading import load
 from reverie.agent.world_model_inspector import ModelState, WorldModelInspector
-from reverie.cli.main import main
 from reverie.core import wall_clock
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
@@ -376,17 +375,6 @@ def test_the_first_showing_is_the_longest_of_six_episodes(agent, monkeypatch):
         session.start(first)
         assert session.start_longest() == 6
         assert lengths[session.seed] == max(lengths.values())
-
-
-@pytest.mark.usefixtures("drawn")
-def test_the_command_writes_the_strip_of_an_agent_without_a_model(folder, tmp_path, capsys):
-    path = tmp_path / "strip.svg"
-    assert main(["dream", str(folder / "dqn"), "--strip", str(path)]) == 0
-    likeliest = capsys.readouterr().out
-    assert "At frame 0 the critic expects" in likeliest
-    assert "return" in path.read_text()
-    assert main(["dream", str(folder / "dqn"), "--strip", str(path), "--no-deterministic"]) == 0
-    assert capsys.readouterr().out != likeliest
 
 
 def test_a_critic_is_judged_by_rewards_in_its_units(tmp_path):

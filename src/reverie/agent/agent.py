@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import ArrayLike
 
 from reverie.agent import agent_file, policy_file
 from reverie.agent.evaluating import EvaluationMethods
@@ -73,7 +74,7 @@ class Agent(WorldModelMethods, PlanMethods, GoalMethods, EvaluationMethods):
             return dataset.episode(number)
 
     def make_episode(
-        self, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
+        self, observations: Sequence[Any], actions: Sequence[Any], rewards: ArrayLike | None = None, *,
         terminal: bool = False, action_masks: Sequence[Any] | None = None,
     ) -> Batch:  # fmt: skip
         """Convert an episode that you recorded yourself to the rows that the learner sees, for :meth:`observe`.

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
@@ -35,7 +36,7 @@ def to_numpy(values: Tensor) -> np.ndarray:
     return out
 
 
-def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
+def obs_to_step(flat: FlatObs, first: np.ndarray, reward: ArrayLike) -> Step:
     """Return a copy of flat observations ``[N, ...]`` as rows, with ``first`` as their ``is_first``."""
     obs = {key: aligned_copy(x) for key, x in flat.items()}
     reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(first))
@@ -77,7 +78,7 @@ def action_statistics(choice: Any, space: spaces.Space[Any], squashed: bool = Tr
     return statistics
 
 
-def action_bounds(leaf: Any) -> list[np.ndarray]:
+def action_bounds(leaf: spaces.Box) -> list[np.ndarray]:
     """Return the lower and upper bounds of continuous actions, half of their range, and the midpoint."""
     low, high = (bound.astype(np.float64) for bound in (leaf.low, leaf.high))
     return [low, high, high / 2 - low / 2, high / 2 + low / 2]

@@ -45,7 +45,7 @@ from reverie.envs.make_native_vector import add_batch_axis
 from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike
-"""Start of the dreams: see :func:`dream_env`."""
+"""Start of the dreams: see :class:`DreamEnv`."""
 NUM_STARTS, START_ROWS, BURN_IN_ROWS = 64, 64, 8
 """Start states come from at most this many windows of recorded rows; rows per window; and the minimum number of rows
 that the model observes first in a window that starts within an episode."""
@@ -58,7 +58,7 @@ Obs = Any
 
 
 class DreamVectorEnv(VectorEnv[Any, Any, Any]):
-    """N dreams at once, with one step of the model for all of them; see :func:`dream_env` for the settings.
+    """N dreams at once, with one step of the model for all of them; see :class:`DreamEnv` for the settings.
 
     Made by ``gymnasium.make_vec("reverie/Dream-v0", num_envs=N, run=RUN)``. The step after the end of a dream begins a
     new dream and ignores the action (``AutoresetMode.NEXT_STEP``). Rewards are float64.
@@ -208,7 +208,36 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class DreamEnv(gymnasium.Env[Any, Any]):
-    """A single dream at a time, made by :func:`dream_env`."""
+    """An environment simulated by a world model, in which any algorithm can be trained; a single dream at a time.
+
+    The same as ``gymnasium.make("reverie/Dream-v0", run=run, ...)`` without its wrappers. For many dreams with one step
+    of the model: ``gymnasium.make_vec("reverie/Dream-v0", num_envs=64, run=run, ...)``.
+
+    Observations are in the space of the run's environment, or of its resized or stacked images, with the action mask if
+    the model predicts one. Numbers are clipped to their bounds, and categorical observations are the most likely class.
+    Rewards are the expected rewards, after ``env.clip_reward``.
+
+    Args:
+        run: a run folder or an agent of any Dreamer, Plan2Explore, or TD-MPC2, whose observations are latents.
+        **settings: by name:
+            - ``checkpoint``, ``device``: for a run folder; see :func:`reverie.load`.
+            - ``start``: "replay", rows that the run collected, or the dataset of an offline run; the path of another
+              dataset; "prior", the model's own initial states; states from :meth:`Agent.observe` or
+              :meth:`ImaginedTrajectory.state`; or a batch of rows, to start after its last rows. One state is drawn for
+              each dream. Recorded rows are limited to 64 windows of 64 rows, without the first 8 rows of a window that
+              starts within an episode.
+            - ``horizon``: env steps after which a dream is truncated. None: the imagination horizon of training, 15 by
+              default, for TD-MPC2 3; in longer dreams, prediction errors accumulate.
+            - ``observations``: "decoded"; or "latent", the features (h, z) ``[F]``, without the decoder.
+            - ``ends``: "sampled": terminate with the predicted probability; "likely": terminate where this probability
+              is at least 0.5, which can be late if the model is uncertain over several steps.
+            - ``render_mode``: "rgb_array" to draw.
+
+    Raises:
+        ConfigError: the algorithm has no world model, or a setting is out of range.
+        DataError: there are no recorded rows to start from, or they do not match the agent.
+        RunError: the run or checkpoint does not exist.
+    """
 
     metadata: dict[str, Any] = METADATA
 
@@ -239,40 +268,6 @@ class DreamEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         """Close the environment that draws."""
         self._dreams.close()
-
-
-def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
-    """Return an environment simulated by a world model, in which any algorithm can be trained.
-
-    The same as ``gymnasium.make("reverie/Dream-v0", run=run, ...)`` without its wrappers. For many dreams with one step
-    of the model: ``gymnasium.make_vec("reverie/Dream-v0", num_envs=64, run=run, ...)``.
-
-    Observations are in the space of the run's environment, or of its resized or stacked images, with the action mask if
-    the model predicts one. Numbers are clipped to their bounds, and categorical observations are the most likely class.
-    Rewards are the expected rewards, after ``env.clip_reward``.
-
-    Args:
-        run: a run folder or an agent of any Dreamer, Plan2Explore, or TD-MPC2, whose observations are latents.
-        **settings: by name:
-            - ``checkpoint``, ``device``: for a run folder; see :func:`reverie.load`.
-            - ``start``: "replay", rows that the run collected, or the dataset of an offline run; the path of another
-              dataset; "prior", the model's own initial states; states from :meth:`Agent.observe` or
-              :meth:`ImaginedTrajectory.state`; or a batch of rows, to start after its last rows. One state is drawn for
-              each dream. Recorded rows are limited to 64 windows of 64 rows, without the first 8 rows of a window that
-              starts within an episode.
-            - ``horizon``: env steps after which a dream is truncated. None: the imagination horizon of training, 15 by
-              default, for TD-MPC2 3; in longer dreams, prediction errors accumulate.
-            - ``observations``: "decoded"; or "latent", the features (h, z) ``[F]``, without the decoder.
-            - ``ends``: "sampled": terminate with the predicted probability; "likely": terminate where this probability
-              is at least 0.5, which can be late if the model is uncertain over several steps.
-            - ``render_mode``: "rgb_array" to draw.
-
-    Raises:
-        ConfigError: the algorithm has no world model, or a setting is out of range.
-        DataError: there are no recorded rows to start from, or they do not match the agent.
-        RunError: the run or checkpoint does not exist.
-    """
-    return DreamEnv(run, **settings)
 
 
 # ---------------------------------------------------------------- observations

@@ -44,7 +44,7 @@ class EvaluationMethods(Player):
     """Methods of :class:`~reverie.Agent` that measure it in environments."""
 
     def evaluate(
-        self, episodes: int = 10, *,
+        self, episodes: int = 20, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
         opponent: Player | Path | str | None = None, simulations: int | None = None,
@@ -184,29 +184,20 @@ class EvaluationReport:
     """Written files by name: "evaluation", and "video" if requested and the environment can be rendered."""
 
 
-def evaluate_run(
-    player: Any, episodes: int = 20, *,
-    deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
-    tasks: tuple[int, ...] = (), opponent: Player | Path | str | None = None, simulations: int | None = None,
-) -> EvaluationReport:  # fmt: skip
-    """Play ``episodes`` by ``Agent.evaluate`` of ``player``.
+def evaluate_run(player: EvaluationMethods, *, video: bool = False, **options: Any) -> EvaluationReport:
+    """Play episodes by ``Agent.evaluate`` of ``player`` with these ``options``.
 
     Write eval.json, and with ``video`` a video of the first episode.
     """
-    evaluation = player.evaluate(
-        episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps,
-        tasks=tasks, opponent=opponent, simulations=simulations,
-    )  # fmt: skip
+    evaluation = player.evaluate(record=video, **options)
     folder, files = RunFolder(player.run), dict[str, Path]()
     if is_unpacked(player.run) or not folder.path.is_dir():  # there is no run folder
         if evaluation.frames is not None and not is_unpacked(player.run):
             files["video"] = write_video(Path(f"{player.label}.mp4"), evaluation.frames, player.frames_per_second)
         return EvaluationReport(evaluation=evaluation, files=files)
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
-    content |= {"checkpoint": player.checkpoint.name, "env": game_label(player, opponent)}
-    content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-    content |= {"tasks": tasks} if tasks else {}
-    content |= {} if simulations is None else {"simulations": simulations}
+    content |= {"checkpoint": player.checkpoint.name, "env": game_label(player, options.get("opponent"))}
+    content |= {name: options[name] for name in ("max_episode_steps", "tasks", "simulations") if options.get(name)}
     try:
         with disk_errors_as_run_error(folder.path):
             write_result(folder.evaluation, content)

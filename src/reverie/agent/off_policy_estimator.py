@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions, policy_log_probs
@@ -320,7 +321,7 @@ class EpisodeTable:
         """
         episodes = len(self.count)
 
-        def statistic(picks: Any) -> np.ndarray:
+        def statistic(picks: ArrayLike) -> np.ndarray:
             drawn = statistics.table(picks)[..., 0].astype(np.int64)  # [..., E], numbers of episodes
             counts = [np.bincount(sample, minlength=episodes) for sample in drawn.reshape(-1, episodes)]
             return np.asarray(measure(torch.from_numpy(np.stack(counts)).double()).numpy().reshape(drawn.shape[:-1]))

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 from torch import nn
 
 from reverie.agent.agent import Agent
@@ -24,7 +25,7 @@ from reverie.core.logger import logger
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import has_players
 from reverie.datasets.options import RecordConfig
-from reverie.envs.config import EnvConfig, EnvLike, env_name
+from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name
 from reverie.envs.episode_info import success_summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import close_quietly, env_factory
@@ -59,7 +60,7 @@ def evaluate(
     return make_player(env, policy, env_options).evaluate(episodes, deterministic=deterministic, seed=seed)
 
 
-def find_policy(source: Any) -> Any:
+def find_policy(source: object) -> Any:
     """Return the policy that ``source`` is, or that it names, ``module:name``; None for a path or another location."""
     if not isinstance(source, str | Path):
         return source
@@ -78,7 +79,7 @@ def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None
     return PolicyAgent(config, policy, env_factory(settings, env))
 
 
-def _check_policy(policy: Any) -> None:
+def _check_policy(policy: object) -> None:
     """Raise ConfigError unless ``policy`` can be called, or has a method ``predict``."""
     if isinstance(policy, type) or not (callable(policy) or callable(getattr(policy, "predict", policy))):
         raise ConfigError(
@@ -153,7 +154,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
         return set()
 
 
-def _name_of(policy: Any) -> str:
+def _name_of(policy: object) -> str:
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
@@ -173,7 +174,7 @@ class NoLearner:
 class PolicyAgent(Agent):
     """A policy of one's own, in an environment. What needs a learner, such as ``value``, raises ConfigError."""
 
-    def __init__(self, config: ExperimentConfig, policy: Any, factory: Any) -> None:
+    def __init__(self, config: ExperimentConfig, policy: Any, factory: MakeEnv | None) -> None:
         self.policy: Any = policy
         self.name: str = _name_of(policy)
         flat = make_flat(config.env, factory, 0, False)
@@ -189,7 +190,7 @@ class PolicyAgent(Agent):
         return f"{type(self).__name__}({self.name} in {self.config.env.id})"
 
     def evaluate(
-        self, episodes: int = 10, *,
+        self, episodes: int = 20, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
         seed: int | None = None, max_episode_steps: int | None = None, tasks: tuple[int, ...] = (),
         opponent: Player | Path | str | None = None, simulations: int | None = None,
@@ -249,7 +250,8 @@ class PolicyAgent(Agent):
 
     def act(
         self, obs: Any, state: AgentState | None = None, *,
-        deterministic: bool = True, is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
+        deterministic: bool = True, is_first: ArrayLike | None = None, reward: ArrayLike = 0.0,
+        action_mask: Any = None, goal: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for a single observation."""
         action, memory = self.choose(obs, None if state is None else state.policy, deterministic, action_mask)

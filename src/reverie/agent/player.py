@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 
 from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
 from reverie.agent.goal_input import add_goal
@@ -86,7 +87,8 @@ class Player:
 
     def act(
         self, obs: Any, state: AgentState | None = None, *,
-        deterministic: bool = True, is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
+        deterministic: bool = True, is_first: ArrayLike | None = None, reward: ArrayLike = 0.0,
+        action_mask: Any = None, goal: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for an observation.
 
@@ -117,8 +119,8 @@ class Player:
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
     def predict(
-        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True,
-        action_masks: Any = None,
+        self, obs: Any, state: AgentState | None = None, episode_start: ArrayLike | None = None,
+        deterministic: bool = True, action_masks: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action as :meth:`act` does, with the arguments of Stable-Baselines3's ``predict``.
 
@@ -128,7 +130,7 @@ class Player:
 
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
-        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
+        is_first: ArrayLike | None = None, reward: ArrayLike = 0.0, action_mask: Any = None, goal: Any = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Return the policy's action distribution: probabilities, means and standard deviations, or values.
 
@@ -156,7 +158,7 @@ class Player:
 
     def value(
         self, obs: Any, state: AgentState | None = None, *,
-        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
+        is_first: ArrayLike | None = None, reward: ArrayLike = 0.0, action_mask: Any = None, goal: Any = None,
     ) -> Any:  # fmt: skip
         """Return the critic's value of an observation: the expected discounted sum of rewards.
 
@@ -200,8 +202,9 @@ class Player:
         return self._prepare_input(obs, state, None, 0.0, action_mask, goal)[1]
 
     def _prepare_input(
-        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any = None
-    ) -> tuple[bool, Step, AgentState]:
+        self, obs: Any, state: AgentState | None, is_first: ArrayLike | None, reward: ArrayLike, action_mask: Any,
+        goal: Any = None,
+    ) -> tuple[bool, Step, AgentState]:  # fmt: skip
         """Return whether ``obs`` is a single observation, the rows, and the state with updated frame stacks."""
         if state is not None and not isinstance(state, AgentState):
             raise DataError(
@@ -238,7 +241,7 @@ class Player:
         return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks, goal)
 
     def inspect(
-        self, obs: Any, state: AgentState | None = None, is_first: Any = None, reward: Any = 0.0,
+        self, obs: Any, state: AgentState | None = None, is_first: ArrayLike | None = None, reward: ArrayLike = 0.0,
         action_mask: Any = None, goal: Any = None,
     ) -> tuple[bool, PolicyOutput]:  # fmt: skip
         """Return whether ``obs`` is a single observation, and the policy's output; random generators are unchanged."""

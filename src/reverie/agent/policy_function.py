@@ -21,6 +21,7 @@ from reverie.core.obs_conversion import TINY
 from reverie.core.spaces import classes_of, column, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.core.types import Step
+from reverie.datasets.reader import Space
 from reverie.nn.preprocess import Preprocessor, inspect_policy
 from reverie.run.collect import random_flat_actions
 
@@ -45,7 +46,7 @@ class NoiseRecorder(TorchFunctionMode):
         self.drawn: list[tuple[str, Tensor]] = []
         self._replayed = None if replayed is None else iter(replayed)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func not in RANDOM_FUNCTIONS:
             return func(*args, **(kwargs or {}))
         values = func(*args, **(kwargs or {})) if self._replayed is None else next(self._replayed)
@@ -219,7 +220,7 @@ def merge_duplicates(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _to_env_action(part: Tensor, leaf: Any) -> Tensor:
+def _to_env_action(part: Tensor, leaf: Space) -> Tensor:
     """Convert flat actions ``[N, A]`` to those of the environment, ``[N, *shape]``, like ``core/action_codec.py``."""
     if not isinstance(leaf, spaces.Box):
         counts, start = classes_of(leaf)
@@ -272,7 +273,7 @@ def _initial(x: Tensor) -> Any:
     return values.flatten()[0].item() if (values == values.flatten()[0]).all() else values.tolist()
 
 
-def _range(leaf: Any) -> dict[str, Any]:
+def _range(leaf: Space) -> dict[str, Any]:
     if isinstance(leaf, spaces.Box):
         return {"space": str(leaf), "low": leaf.low.tolist(), "high": leaf.high.tolist()}
     counts, start = classes_of(leaf)

@@ -159,7 +159,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values = list(inputs)  # kept, since a tensor is known by its id
         self.nodes = {id(x): node for x, node in zip(inputs, self.variables, strict=True)}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         with self:
             composed = _decompositions().get(func, func.decompose)(*args, **(kwargs or {}))
         if composed is not NotImplemented:
@@ -181,7 +181,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # else PyTorch imports its compiler, to tell it that this is not for it
 
-    def _change(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _change(self, func: Any, types: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Record a change in place within an operation of PyTorch as a new tensor."""
         plain = getattr(getattr(torch.ops.aten, func.__name__.split("_.")[0]), func._overloadname)
         changed = self.__torch_dispatch__(plain, types, args, kwargs)
@@ -198,7 +198,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values.append(value)
         self.nodes[id(value)] = node
 
-    def refer(self, value: Any) -> Any:
+    def refer(self, value: object) -> Any:
         """Return the node of a tensor, which is else a constant; other values as they are."""
         if isinstance(value, Tensor) and id(value) not in self.nodes:
             self.keep(value, node := self.graph.get_attr(f"w{len(self.constants)}"))
@@ -227,7 +227,7 @@ class _Recordable(TorchFunctionMode):
         Tensor.__ior__: Tensor.bitwise_or_, Tensor.__iand__: Tensor.bitwise_and_, Tensor.__ixor__: Tensor.bitwise_xor_,
     }  # fmt: skip
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         return self.functions.get(func, func)(*args, **(kwargs or {}))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import warnings
 import zipfile
@@ -52,8 +51,6 @@ class ReachResult:
     """The agent's estimate of the distance at each observation, ``[steps + 1]``; empty if it has none."""
     frames: list[np.ndarray]
     """Rendered frames of all observations, if the environment renders; else none."""
-    start: Any
-    """The first observation."""
 
     def __str__(self) -> str:
         text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
@@ -91,11 +88,11 @@ class GoalMethods(Player):
             raise ConfigError(f"{self.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
         if isinstance(self.observation_space, spaces.Dict):
             goal = to_goal(self.observation_space, goal)  # DataError unless it fits, before an environment gets it
-        opened_env = self.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else None
+        opened_env = self.make_env(render=True, env_id=env) if env is None or isinstance(env, str) else env
         try:
-            return _play(self, opened_env or env, goal, max_steps, radius, seed, options)
+            return _play(self, opened_env, goal, max_steps, radius, seed, options)
         finally:
-            if opened_env is not None:
+            if opened_env is not env:
                 close_quietly(opened_env)
 
     def subgoal(self, obs: Any, goal: Any, states: Any) -> int:
@@ -118,15 +115,15 @@ class GoalMethods(Player):
 
 
 def _play(
-    player: Player, env: Any, goal: Any, max_steps: int | None, radius: float | None, seed: int | None,
-    options: Mapping[str, Any] | None,
+    player: Player, env: gymnasium.Env[Any, Any], goal: Any, max_steps: int | None, radius: float | None,
+    seed: int | None, options: Mapping[str, Any] | None,
 ) -> ReachResult:  # fmt: skip
     env, max_steps = with_mask(env) if MASK_KEY in player.obs_spec else env, max_steps or max_episode_steps(player, env)
     frames, distances, success = list[np.ndarray](), list[float](), None
     steps = play_episode(player, env, seed=seed, options={GOAL_NAME: goal, **(options or {})}, goal=goal)
     for number, step in enumerate(steps):
         if number == 0:
-            start, judges = copy.deepcopy(step.obs), radius is None and _pursues(step.obs, goal)
+            judges = radius is None and _pursues(step.obs, goal)
         elif judges:  # the environment knows this goal
             success = any(bool(step.info.get(key)) for key in SUCCESS_KEYS)
         frames += _render(env)
@@ -136,10 +133,10 @@ def _play(
             success = _error(_achieved_parts(player, step.obs), goal) <= radius
         if success or number == max_steps:
             break
-    return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames, start=start)
+    return ReachResult(success=success, steps=number, distances=np.array(distances), frames=frames)
 
 
-def _render(env: Any) -> list[np.ndarray]:
+def _render(env: gymnasium.Env[Any, Any]) -> list[np.ndarray]:
     """Return a frame; none if rendering is off or fails."""
     if env.render_mode != "rgb_array":
         return []

@@ -69,8 +69,8 @@ def record(
     return record_agent(make_player(env, policy, env_options), str(out), config, format)
 
 
-def record_agent(agent: Player, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
-    """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
+def record_agent(agent: Player, target: str, config: RecordConfig, format: str = "auto") -> WriteReport:
+    """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in this ``format``.
 
     "auto": by the suffix of ``target``, else Minari. Actions and rewards are in the environment's units, before any
     clipping. Observations are the environment's, except: rendered frames are omitted, MiniGrid's observations are
@@ -89,9 +89,9 @@ def record_agent(agent: Player, target: str, config: RecordConfig, to: str = "au
         if config.noise and not any(is_continuous(leaf) for _, leaf in iter_leaves(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
         with seeded_rng(config.seed), PlayedReader(agent, env, config, target) as reader:
-            _check_format(agent, env, config, target, to)
+            _check_format(agent, env, config, target, format)
             logger.info(_estimate_dataset_size(agent, env, config))
-            report = write_dataset(reader, target, to)
+            report = write_dataset(reader, target, format)
             report.remarks += reader.remarks()
         return report
     except BaseException as error:

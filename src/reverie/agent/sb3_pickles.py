@@ -37,10 +37,10 @@ class ObsStatistics(NamedTuple):
 class Attributes(dict[Any, Any]):
     """An object of a class that is not imported."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__()
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.update(state if isinstance(state, dict) else {})
 
 
@@ -48,7 +48,7 @@ SPACES = {name: type(name, (Attributes,), {}) for name in ("Box", "Discrete", "M
 """Classes of spaces by name, which have their attributes alone."""
 
 
-def _empty_array(*_: Any) -> np.ndarray:
+def _empty_array(*_: object) -> np.ndarray:
     """Return an array that takes its shape together with its content."""
     return np.empty(0)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -168,7 +169,7 @@ def list_agents(location: str) -> list[SharedAgent]:
     return [SharedAgent(f"{root}/{name.removesuffix(AGENT_FILE)}".rstrip("/"), x) for name, x in metadata.items()]
 
 
-def _hub_metadata(client: Any, name: str) -> dict[str, str]:
+def _hub_metadata(client: ModuleType, name: str) -> dict[str, str]:
     try:
         return _parse_metadata(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
     except client.errors.EntryNotFoundError:
@@ -323,7 +324,7 @@ def _mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _to_mlflow(
-    mlflow: Any, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
+    mlflow: ModuleType, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
 ) -> str:
     client = mlflow.MlflowClient()
     if not ident:
@@ -351,7 +352,7 @@ def _to_mlflow(
 
 
 def _to_wandb(
-    wandb: Any, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
+    wandb: ModuleType, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
 ) -> str:
     settings = wandb.Settings(silent=True, console="off")
     project = os.environ.get("WANDB_PROJECT", PROJECT)

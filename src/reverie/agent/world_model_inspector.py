@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from reverie.agent.conversion import to_numpy
@@ -261,7 +262,7 @@ def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> T
     return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
-def _broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
+def _broadcast_like(old: np.ndarray, new: ArrayLike) -> np.ndarray:
     """Return ``new`` with the shape and dtype of ``old``; the first axis may be missing."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
@@ -272,7 +273,7 @@ def state_to_latent(world: WorldModel, state: ModelState) -> Latent:
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
-def _broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
+def _broadcast_actions(player: Player, actions: ArrayLike, count: int) -> Tensor:
     """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
     width = player.action_spec.width
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
@@ -308,7 +309,7 @@ class WorldModelMethods(Player):
 
     def imagine(
         self, state: ModelState | AgentState, steps: int | None = None, *,
-        actions: Any = None, deterministic: bool = True, seed: int | None = None,
+        actions: ArrayLike | None = None, deterministic: bool = True, seed: int | None = None,
     ) -> ImaginedTrajectory:  # fmt: skip
         """Imagine a trajectory from a state of the world model, which can be edited (:meth:`ModelState.replace`).
 

@@ -126,9 +126,7 @@ class LeWM(ModelFree):
 
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
         """Raise NotImplementedError: predictions are latents alone."""
-        raise NotImplementedError(
-            "LeWM has no decoder, so it cannot dream. `reverie reach RUN GOAL --strip plan.png` draws a plan."
-        )
+        raise NotImplementedError("LeWM has no decoder, so it cannot dream. `reverie view RUN` draws its plans.")
 
     def goal_distance(self, output: PolicyOutput) -> Tensor:
         """Return the distance of the latents of observation and goal."""

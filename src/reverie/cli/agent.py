@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
-from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption
+from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
-from reverie.core.terminal import show
+from reverie.core.terminal import progress_bars, show
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
@@ -32,13 +32,13 @@ class RunOptions(TrustOption):
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
 
-    def load_agent(self, env: Any) -> Agent:
-        """Load the agent to act in ``env``, and let PyTorch use the CPU threads of its training."""
+    def load_agent(self) -> Agent:
+        """Load the agent, and let PyTorch use the CPU threads of its training."""
         import torch
 
         from reverie.agent.loading import load
 
-        agent = load(self.run, env=env, checkpoint=self.checkpoint, device=self.device)
+        agent = load(**options_for(load, self))
         torch.set_num_threads(agent.config.threads or torch.get_num_threads())
         return agent
 
@@ -74,20 +74,12 @@ class EvalCommand(RunOptions, EnvOverride):
         from reverie.agent.loading import load_opponent
         from reverie.agent.player import actions_label
 
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         opponent = None if self.opponent is None else load_opponent(self.opponent, self.device)
         print_kernel_problem(agent.algo.device.type)
-        report = evaluate_run(
-            agent,
-            self.episodes if self.games is None else self.games,
-            deterministic=self.deterministic,
-            video=self.video,
-            seed=self.seed,
-            max_episode_steps=self.max_episode_steps,
-            tasks=self.tasks,
-            opponent=opponent,
-            simulations=self.simulations,
-        )
+        options = options_for(agent.evaluate, self) | {"env": None, "opponent": opponent}
+        options["episodes"] = self.episodes if self.games is None else self.games
+        report = evaluate_run(agent, video=self.video, **options)
         show(f"{game_label(agent, opponent)}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         show(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
@@ -112,7 +104,7 @@ class ArenaCommand(EnvOverride, TrustOption):
     def __call__(self) -> None:
         from reverie.agent.arena import arena
 
-        show(arena(self.players, self.env, self.games, seed=self.seed, device=self.device))
+        show(arena(**options_for(arena, self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,23 +120,15 @@ class ReachCommand(RunOptions, EnvOverride):
     the environment judges, if it observes this goal."""
     seed: int | None = None
     """Seed of the environment."""
-    strip: Path | None = None
-    """File (.png or .svg) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
         from reverie.agent.reaching import reach_and_film, read_goal
-        from reverie.viewer.goals import check_plan_strip, write_plan_strip
 
-        agent = self.load_agent(self.env)
-        if self.strip is not None:
-            check_plan_strip(agent, self.strip)
+        agent = self.load_agent()
         goal = read_goal(agent, self.goal)
         reached, film = reach_and_film(agent, goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
         show(reached)
         print_files({} if film is None else {"video": film}, self.run)
-        if self.strip is not None:
-            show(write_plan_strip(agent, reached.start, goal, self.strip))
-            print_files({"strip": self.strip}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,24 +150,16 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
     """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
     supported format, or minari:NAME."""
     strip: Path | None = None
-    """File for the first episode above its dream, and where they part: NAME.png, NAME.svg or NAME.html. Without a
-    world model: an episode, the critic's values and the return that came. None: dream/strip.png in the run folder."""
+    """File for the first episode above its dream, and where they part: NAME.png or NAME.svg. None:
+    dream/strip.png in the run folder."""
 
     def __call__(self) -> None:
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
 
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         print_kernel_problem(agent.algo.device.type)
-        if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
-            from reverie.viewer.export import write_episode_strip
-
-            show(write_episode_strip(agent, self.strip, self.seed, self.deterministic))
-            return print_files({"strip": self.strip}, self.run)
-        names = ("context", "horizon", "episodes", "seed", "strip")
-        report = dream(
-            agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}
-        )
+        report = dream(agent, **options_for(dream, self) | {"data": data})
         fewer = f" of {self.episodes} (the others were shorter, or there were no more)"
         dreams = count_noun(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
         steps = count_noun(len(next(iter(report.errors.values()))), "step")
@@ -234,8 +210,7 @@ class ExtractCommand(RunOptions, DataOptions):
         from reverie.core.hardware import choose_device
 
         print_kernel_problem(choose_device(self.device).partition(":")[0])
-        names = ("out", "checkpoint", "device", "seed", "overwrite")
-        done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
+        done = extract(self.run, **options_for(extract, self) | {"data": data})
         manifest = done.manifest
         size = f"{count_noun(manifest['rows'], 'row')} in {count_noun(manifest['episodes'], 'episode')}"
         show(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
@@ -267,9 +242,8 @@ class ExportCommand(RunOptions, EnvOverride):
     def __call__(self) -> None:
         from reverie.viewer.publish import export
 
-        agent = self.load_agent(self.env)
-        names = ("format", "batch", "steps", "numbers", "world")
-        done = export(agent, self.out, **{name: getattr(self, name) for name in names})
+        agent = self.load_agent()
+        done = export(agent, **options_for(export, self))
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
         kind = "world model" if self.world else "deterministic actions"
         show(f"{agent.config.env.id}, {agent.checkpoint.name}, {kind}")
@@ -307,12 +281,10 @@ class ReportCommand(EnvOverride, TrustOption):
     """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
 
     def __call__(self) -> None:
+        from reverie.agent.loading import load
         from reverie.viewer.report import report
 
-        names = ("out", "episodes", "dreams", "frames", "program", "max_bytes")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        loading = {name: x for name in ("env", "checkpoint", "device") if (x := getattr(self, name)) is not None}
-        page = report(*self.runs, **options, **loading)
+        page = report(*self.runs, **options_for(report, self) | options_for(load, self))
         show(page.finding)
         print_files({"report": page.path}, Path(self.runs[0]))
 
@@ -366,11 +338,10 @@ class EstimateCommand(RunOptions, DataOptions):
         from reverie.core.hardware import choose_device  # imports torch
 
         print_kernel_problem(choose_device(self.device).partition(":")[0])
-        names = ("method", "updates", "num_action_samples", "discount", "checkpoint", "device", "seed")
+        options = options_for(estimate_return, self) | {"data": data}
+        options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
         with EstimateProgress() as watch:
-            options = {name: getattr(self, name) for name in names}
-            options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
-            report = estimate_return(self.run, data, deterministic=self.deterministic, progress=watch, **options)
+            report = estimate_return(**options, progress=watch)
         show(f"{self.run}, {actions_label(self.deterministic)}")
         show(report.estimate.format())
         print_files(report.files, self.run)
@@ -391,7 +362,7 @@ class EstimateProgress(contextlib.ExitStack):
         super().__init__()
         self.num_done: int = 0
         self.interrupted: bool = False
-        self._advance: Callable[[int], None] = lambda num_done: None
+        self._show: Callable[[str, int, int], None] = lambda name, num_done, total: None
 
     def __enter__(self) -> Self:
         from reverie.run.signal_handling import handle_signals  # imports torch
@@ -402,28 +373,15 @@ class EstimateProgress(contextlib.ExitStack):
     def __call__(self, num_done: int, updates: int) -> bool:
         """Report the progress: an ``agent/off_policy_estimator.py: ProgressFn``."""
         if not self.num_done:  # not earlier: reading the data has its own bar
-            self._advance = self.enter_context(progress_bar("estimating", updates))
+            self._show = self.enter_context(progress_bars("updates"))
         self.num_done = num_done
-        self._advance(num_done)
+        self._show("estimating", num_done, updates)
         return not self.interrupted
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted or not self.num_done:
             raise KeyboardInterrupt
         self.interrupted = True
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yields a function to be called with the number of completed units."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda num_done: progress.update(task, completed=num_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,10 +405,9 @@ class ViewCommand(RunOptions, EnvOverride):
             for name, url in find_live_pages(self.run).items():
                 show(url if name == "." else f"{name}: {url}")
             return
-        from reverie.viewer.launch import ViewerServer  # imports torch
+        from reverie.viewer.launch import ViewerServer, view  # imports torch
 
-        options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
-        server = ViewerServer(self.run, options, self.data, self.port)
+        server = ViewerServer(**options_for(view, self))
         show(server.url, flush=True)
         show(
             "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",

@@ -40,8 +40,8 @@ class BenchCommand:
     """Number of environments stepped together. None: the preset's."""
     threads: int | None = None
     """CPU threads that PyTorch may use. 0: PyTorch's own choice. None: the preset's."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    device: str | None = None
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one. None: the preset's."""
     json: Path | None = None
     """Also write all numbers to this JSON file."""
 

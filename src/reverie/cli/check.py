@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from reverie.algos.table import DEFAULT_ALGORITHM
-from reverie.cli.agent import progress_bar
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import Positional, TrustOption, iter_flags, parse
+from reverie.cli.parsing import Positional, TrustOption, iter_flags, options_for, parse
 from reverie.core.errors import short_repr
 from reverie.core.logger import wrap_words
-from reverie.core.terminal import show
+from reverie.core.terminal import progress_bars, show
 from reverie.core.version import version
 from reverie.envs.config import EnvConfig, Mark, marked
 
@@ -65,9 +64,12 @@ def check_env_command(args: list[str]) -> int:
     usual = CheckEnvCommand(id=args[0], env=merge_layers(request).env)
     (options,) = parse(args, "check-env", usual)
     show(f"checking {options.id} ...", flush=True)
-    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}
-    with progress_bar("playing", options.steps, "steps") as watch:
-        report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
+    env = {"env": options.id, "env_options": options.env.merge({"id": options.id})}
+    with progress_bars("steps") as show_progress:
+        report = check_env(
+            **options_for(check_env, options) | env,
+            watch=lambda num_done: show_progress("playing", num_done, options.steps),
+        )
     _print_report(report, options.env)
     if report.starts:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
@@ -119,7 +121,7 @@ def _format_obs(key: str, part: ObsPart, measurements: Mapping[str, Any]) -> str
     return f"{text}, values {low} to {high}, {sizes}"
 
 
-def _format_fact(value: Any) -> str:
+def _format_fact(value: object) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{_format_fact(min(value))} to {_format_fact(max(value))}, mean {_format_fact(sum(value) / len(value))}"

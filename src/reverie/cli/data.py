@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -16,7 +15,7 @@ from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
-from reverie.core.terminal import show
+from reverie.core.terminal import progress_bars, show
 from reverie.datasets.options import ReadOptions, RecordConfig, Subset
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -197,7 +196,7 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
         from reverie.datasets.output import check_target
 
         check_target(self.target, self.format)
-        agent = self.load_agent(self.env)
+        agent = self.load_agent()
         print_written(record_agent(agent, self.target, self, self.format), [])
 
 
@@ -237,7 +236,7 @@ class MakeCommand:
         from reverie.datasets.two_rooms import NAME, make_two_rooms
 
         options = self.out, self.episodes, self.seed
-        with _file_progress() as progress, disk_errors_as_run_error(self.out):
+        with progress_bars("episodes") as progress, disk_errors_as_run_error(self.out):
             paths = (
                 make_two_rooms(*options, progress)
                 if self.name == NAME
@@ -253,7 +252,7 @@ class LabelCommand(TrustOption):
 
     kind: ClassVar[str] = "success"
 
-    path: Annotated[str, Positional("PATH")]
+    data: Annotated[str, Positional("PATH")]
     """File, folder or glob of any format, run folder, folder or URL of a replay store, minari:NAME or ogbench:NAME."""
     out: Path = Path("labels.jsonl")
     """File of the answers, which are added if it exists. The data does not change."""
@@ -267,7 +266,7 @@ class LabelCommand(TrustOption):
         from reverie.viewer.launch import serve_labels
 
         steps = getattr(self, "steps", 0)
-        with contextlib.closing(LabelSession(self.path, self.out, self.kind, steps, self.seed)) as session:
+        with contextlib.closing(LabelSession(self.data, self.out, self.kind, steps, self.seed)) as session:
             serve_labels(session, self.port)
 
 
@@ -442,23 +441,3 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
     for remark in dict.fromkeys((*remarks, *done.remarks)):
         show(f"remark   {remark}", sys.stderr)
     show(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
-
-
-@contextlib.contextmanager
-def _file_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the episodes of each file on a terminal; yields a function of its name, its episodes so far and in total."""
-    from rich import progress as rich
-    from rich.console import Console
-
-    amount = (rich.MofNCompleteColumn(), rich.TextColumn("episodes"), rich.TimeRemainingColumn())
-    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *amount)
-    console = Console(stderr=True)
-    tasks: dict[str, rich.TaskID] = {}
-    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-
-        def progress(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=done, total=total or None)
-
-        yield progress

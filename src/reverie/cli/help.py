@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reverie.algos.table import algorithm_config, algorithms
@@ -44,14 +43,14 @@ COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts",
 def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
     """Return the help for the algorithm and the environment in ``options``: one screen.
 
-    ``config``: their settings without other flags. ``has_algorithm``: whether the user named the algorithm.
+    ``config``: the settings, flags included. ``has_algorithm``: whether the user named the algorithm.
     """
     is_offline, required = _required_flags(options, config)
     name = options.algorithm if has_algorithm else "ALGORITHM"
     lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
     if not has_algorithm:
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", width(), subsequent_indent="  ")
-    remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
+    remark = "" if options.env or config.data.path else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
     settings = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
@@ -73,7 +72,7 @@ def _required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[b
     return is_offline, [*required, "--data PATH"] if config.algo.needs_data else required
 
 
-def _row(flag: str, value: Any, description: str) -> str:
+def _row(flag: str, value: object, description: str) -> str:
     """Return a line with a flag, its value, and as many clauses of its description's first sentence as fit."""
     start = f"  {f'--{flag}':<24} {textwrap.shorten(format_flag_value(value), width() - 28, placeholder=' ...'):<12} "
     room = width() - len(start)
@@ -94,8 +93,8 @@ def _shown_settings(
     settings = {option.flag: option for option in iter_options(config)}
     settings |= {name: common[name] for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
     values = {"envs": config.env.num, "experience": experience_from_fraction(config.offline_fraction)}
-    for name, metavar in (("env", "ID"), ("data", "PATH")):
-        values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
+    for name, metavar, value in (("env", "ID", options.env), ("data", "PATH", config.data.path)):
+        values[name] = value or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
         settings["size"] = common["size"]
     del settings["train-ratio" if config.train_ratio is None else "replay-ratio"]
@@ -164,14 +163,13 @@ def _about_setting(name: str) -> list[str]:
 
 
 def _search(words: list[str]) -> list[str]:
-    """Return a line for each setting, preset, command and page with all ``words``, in its name or description."""
+    """Return a line for each setting, preset and command with all ``words``, in its name or description."""
     topics = {name: line for name, (_, line) in COMMANDS.items()} | {name: x.description for name, x in TABLE.items()}
     configs = [ExperimentConfig().merge({"algo": algorithm_config(algorithm)()}) for algorithm in algorithms()]
     settings = {option.flag: option.description for config in configs for option in iter_options(config)}
     names = {f"--{flag}": " ".join([flag, *synonyms_of(flag)]) for flag in settings}
     topics |= {f"--{flag}": " ".join(text.split()).partition(". ")[0] for flag, text in settings.items()}
     stems = [stem for text in words for stem in re.split(r"[-_.\s]", text.lower().removesuffix("s")) if stem]
-    topics |= _pages(stems)
     matches = [name for name in topics if all(stem in names.get(name, name).lower() for stem in stems)]
     matches += [name for name in topics if name not in matches and all(x in topics[name].lower() for x in stems)]
     if not matches:
@@ -185,16 +183,6 @@ def _search(words: list[str]) -> list[str]:
 
 SHOWN = 15
 """Number of topics that a search shows."""
-
-
-def _pages(stems: list[str]) -> dict[str, str]:
-    """Return the headings with one of ``stems`` of each page of the documentation, which wheels do not have."""
-    pages = {}
-    for page in sorted(Path(__file__).parents[3].glob("docs/**/*.md")):
-        headings = re.findall(r"^##* (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        near = [heading for heading in headings if any(stem in heading.lower() for stem in stems)]
-        pages[f"{page.parent.name}/{page.name}"] = ", ".join(near)
-    return pages
 
 
 COMPLETION_SCRIPTS = {

@@ -15,7 +15,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
@@ -85,6 +85,13 @@ class Command(Protocol):
 
     def __call__(self) -> int | None:
         """Execute the command; return its exit code, None for 0."""
+
+
+def options_for(function: Callable[..., Any], command: object) -> dict[str, Any]:
+    """Return the options of ``command`` that ``function`` takes by name."""
+    parameters = inspect.signature(function).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+    return {name: value for name, value in vars(command).items() if name in names}
 
 
 def run_command(kind: type[Command], args: Sequence[str], name: str) -> int:
@@ -274,7 +281,7 @@ def width() -> int:
     return min(100, shutil.get_terminal_size().columns)
 
 
-def format_flag_value(value: Any) -> str:
+def format_flag_value(value: object) -> str:
     """Format a value as the user would type it; "-" for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -311,7 +318,7 @@ def _format_kinds(kinds: Sequence[Any]) -> str:
     return "|".join(words)
 
 
-def _has_names(kind: Any) -> bool:
+def _has_names(kind: object) -> bool:
     """Return whether values of a type are written as one of several names."""
     return typing.get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Choice))
 
@@ -408,11 +415,6 @@ def iter_flags(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             flag, equals, value = arg.partition("=")
             rest = itertools.takewhile(lambda text: not text.startswith("--"), args[i + 1 :])
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
-
-
-def str_or_tuple(words: Sequence[str]) -> str | tuple[str, ...]:
-    """Return one word, or several words as a tuple; "" if there is none."""
-    return tuple(words) if len(words) > 1 else "".join(words)
 
 
 def remove_flags(args: Sequence[str], flags: Container[str]) -> list[str]:

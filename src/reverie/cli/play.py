@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from reverie.cli.data import Format, print_written
-from reverie.cli.parsing import Positional, TrustOption
+from reverie.cli.parsing import Positional, TrustOption, options_for
 from reverie.core.bounds import AtLeast
 
 
@@ -41,5 +41,4 @@ class PlayCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.demonstrate import play
 
-        options = {name: value for name, value in vars(self).items() if name not in ("env", "trust_code")}
-        print_written(play(self.env, **options), [])
+        print_written(play(**options_for(play, self)), [])

@@ -8,14 +8,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from reverie.algos.table import algorithms
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like
-from reverie.cli.parsing import Positional, TrustOption
+from reverie.cli.parsing import Positional, TrustOption, options_for
 from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun, did_you_mean
 from reverie.core.terminal import show
 
@@ -126,10 +126,9 @@ class CompareCommand:
             return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
         from reverie.distributed.compare import compare  # imports torch
 
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "runs"}
-        comparison = compare(*self.runs, **options)
+        comparison = compare(*self.runs, **options_for(compare, self))
         show(comparison)
-        files = {"figure": comparison.figure} | {name: options[name] for name in ("profile", "csv", "latex")}
+        files = {"figure": comparison.figure, "profile": self.profile, "csv": self.csv, "latex": self.latex}
         print_files({name: path for name, path in files.items() if path is not None})
         if self.figure is not None and comparison.figure is None:
             return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
@@ -154,10 +153,7 @@ class RegisterCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.sharing import register_model
 
-        location = register_model(
-            self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, tracker=self.tracker
-        )
-        show(f"registered {location}")
+        show(f"registered {register_model(**options_for(register_model, self))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +174,7 @@ class PushCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.viewer.publish import push
 
-        names = ("checkpoint", "private", "page")
-        pushed = push(self.run, self.location, **{name: getattr(self, name) for name in names})
-        show(f"pushed; reverie eval {pushed}")
+        show(f"pushed; reverie eval {push(**options_for(push, self))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +189,7 @@ class PullCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.sharing import pull
 
-        show(pull(self.location, self.to))
+        show(pull(**options_for(pull, self)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +211,7 @@ class ImportCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.import_sb3 import import_sb3
 
-        run = import_sb3(self.file, self.env, run=self.run, vecnormalize=self.vecnormalize)
+        run = import_sb3(**options_for(import_sb3, self))
         show(f"imported; reverie eval {relative_like(run, self.run)}")
 
 

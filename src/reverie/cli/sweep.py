@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from reverie.cli.main import print_error
-from reverie.cli.parsing import Positional, TrustOption
+from reverie.cli.parsing import Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
 from reverie.core.logger import print_line
 from reverie.core.terminal import show
@@ -22,7 +21,7 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
 class SweepCommand(TrustOption):
     """Train named settings in several environments with several seeds. Repeat the command to continue."""
 
-    file: Annotated[Path, Positional("FILE")]
+    source: Annotated[Path, Positional("FILE")]
     """YAML file: `settings` and `environments` map names to settings of a run, which override `defaults`."""
     run: Path | None = None
     """Folder of the sweep, with the runs in SETTING/ENVIRONMENT/seed-0. None: the `run` of the file, or else runs/ and
@@ -37,16 +36,14 @@ class SweepCommand(TrustOption):
     """Print how far the runs are, and train nothing."""
 
     def __call__(self) -> int:
-        from reverie.cli.train import NO_SEEDS, read_seeds
+        from reverie.cli.train import read_seeds
         from reverie.distributed.sweep import SweepPlan, sweep
 
         seeds = None if self.seeds is None else read_seeds(self.seeds, 0)
-        if seeds == []:
-            return print_error(NO_SEEDS.format(self.seeds), 2)
         if self.status:
-            show(_format_status(SweepPlan(self.file, self.run, seeds, self.only)))
+            show(_format_status(SweepPlan(self.source, self.run, seeds, self.only)))
             return 0
-        result = sweep(self.file, run=self.run, seeds=seeds, jobs=self.jobs, only=self.only)
+        result = sweep(**options_for(sweep, self) | {"seeds": seeds})
         runs = [run for cell in result.cells.values() for run in cell.seeds]
         unfinished = [run for run in runs if run.state != "finished"]
         print_line(f"\n{len(runs) - len(unfinished)} of {count_noun(len(runs), 'run')} finished")

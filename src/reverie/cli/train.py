@@ -6,21 +6,19 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from reverie.algos.table import same_algorithm
-from reverie.api import train_config
+from reverie.api import choose_search, train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import exit_on_wrong_usage, iter_flags, parse, parse_values, remove_flags
 from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
-from reverie.core.errors import RunError, count_noun
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.core.terminal import show
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
 from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
-from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import run_seeds
 from reverie.distributed.tune import run_tuning
 from reverie.experiment.config import ExperimentConfig
@@ -54,18 +52,14 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     if given.get("algorithm", options.algorithm).replace("-", "_") != options.algorithm.replace("-", "_"):
         return print_error("no algorithm given. Pass it as the first argument: reverie train ALGORITHM [OPTIONS]", 2)
     common = replace(options, **{**given, "config": options.config, "run": options.run, "algorithm": options.algorithm})
-    preset = settings.pop("preset", None)
-    request = replace(request, preset=preset, overrides=settings | {x: given[x] for x in SHORT if given.get(x)})
+    preset, short = settings.pop("preset", None), {x: given[x] for x in SHORT if given.get(x) is not None}
+    request = replace(request, preset=preset, overrides=settings | short)
     with exit_on_wrong_usage():
         config = merge_layers(request, find_env_id)
     if "--help-all" in args:
-        values: dict[str, Any] = {
-            "env": config.env.id,
-            "envs": config.env.num,
-            "data": config.data.path,
-            "human": config.human.person,
-        }
-        parse(["--help"], name, replace(common, **values), config)
+        env, person = config.env, config.human.person
+        common = replace(common, env=env.id, envs=env.num, data=config.data.path, human=person)
+        parse(["--help"], name, common, config)
     if HELP & {*args}:
         show(help_screen(common, config, has_algorithm=has_algorithm))
         return 0
@@ -165,8 +159,6 @@ def _train_one(config: ExperimentConfig, options: CommonOptions) -> int:
 def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(options.seeds or "", config.seed)
-    if not seeds:
-        return print_error(NO_SEEDS.format(options.seeds), 2)
     result = run_seeds(config, seeds, jobs=options.jobs, run=options.run, request=_cluster_request(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
@@ -180,16 +172,15 @@ def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> in
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 
 
-NO_SEEDS = "--seeds {}: expected a number of seeds such as 5, or a list such as 1,5,7."
-
-
 def read_seeds(text: str, first: int) -> list[int]:
-    """Parse ``5`` as five seeds counted up from ``first``, and ``1,5,7`` as a list; an empty list if it is neither."""
+    """Parse ``5`` as five seeds counted up from ``first``, and ``1,5,7`` as a list; exit if it is neither."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        return []
-    numbers = list(map(int, parts))
-    return list(range(first, first + numbers[0])) if numbers and "," not in text else numbers
+    numbers = [int(part) for part in parts if part.isdecimal()]
+    seeds = numbers if "," in text else [*range(first, first + sum(numbers))]
+    with exit_on_wrong_usage():
+        if len(numbers) < len(parts) or not seeds:
+            raise ConfigError(f"seeds = {text}: expected a number of seeds such as 5, or a list such as 1,5,7.")
+    return seeds
 
 
 SHOWN = 10
@@ -205,26 +196,13 @@ def tune_command(args: list[str]) -> int:
 
 def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials (all trials of a grid), and return 0 if all requested trials have ended."""
-    if bool(options.grid) == bool(options.space):
-        example = "'{algo.lr: {low: 1e-5, high: 1e-2}}'"
-        return print_error(f"no search space: pass --space {example} or a file, or --grid '{{algo.lr: [1e-3]}}'.", 2)
+    with exit_on_wrong_usage():
+        space, space_name = choose_search(options.space or None, options.grid or None)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
-    if seeds == []:
-        return print_error(NO_SEEDS.format(options.seeds), 2)
-    space: Any = options.grid or options.space
-    source = "--grid" if options.grid else "--space"
-    if isinstance(space, str):
-        source, space = space, read_space_file(Path(space))
-    search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = run_tuning(
-        config,
-        space,
-        grid=bool(options.grid),
-        seeds=seeds,
-        space_name=source,
-        request=_cluster_request(options),
-        **search_options,
-    )
+        config, space, grid=bool(options.grid), space_name=space_name, trials=options.trials, seeds=seeds,
+        jobs=options.jobs, prune=options.prune, run=options.run, request=_cluster_request(options),
+    )  # fmt: skip
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
     print_line(
         f"\n{count_noun(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from reverie.algos.table import DEFAULT_ALGORITHM
-from reverie.cli.parsing import Positional, TrustOption, iter_flags, str_or_tuple
+from reverie.cli.parsing import Positional, TrustOption, iter_flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class CommonOptions(TrustOption):
     """Environment id in Gymnasium, or `module:Id`. Its suite determines the preset. With --data alone, it is used for
     evaluation; default: the environment named in the dataset. none: no environment; estimate the return from the
     data."""
-    envs: int = 1
+    envs: int | None = None
     """Number of environments stepped together."""
     data: str | tuple[str, ...] = ""
     """Dataset: a file, folder, glob, run, minari:NAME or ogbench:NAME; or several, in any supported format. No rows are
@@ -85,8 +85,6 @@ def parse_common(args: list[str]) -> CommonOptions:
     return CommonOptions(
         algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
         env=first.get("env.id", first.get("env", "")),
-        data=str_or_tuple(flags.get("data.path", flags.get("data", []))),
-        human=first.get("human.person", first.get("human", "")),
         size=first.get("size"),
         config=tuple(map(Path, flags.get("config", ()))),
         configs=tuple(flags.get("configs", ())),

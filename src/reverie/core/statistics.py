@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,6 +66,10 @@ class Share(NamedTuple):
         n, p = self.total, self.right / self.total
         middle, half = p + Z95**2 / (2 * n), Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2))
         return (middle - half) / (1 + Z95**2 / n), (middle + half) / (1 + Z95**2 / n)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        return {**self._asdict(), "interval": self.interval}
 
     def __str__(self) -> str:
         low, high = self.interval

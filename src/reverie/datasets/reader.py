@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError, RowError, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.terminal import progress_bars
 from reverie.datasets.options import ColumnNames as ColumnNames
 from reverie.datasets.options import ReadOptions as ReadOptions
 from reverie.datasets.source import Source, reading
@@ -299,20 +299,13 @@ def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], s
 @contextlib.contextmanager
 def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
     """Show the rows read in a progress bar, on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda parts: parts
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = TextColumn("{task.description}", markup=False)  # a file name can contain brackets
-    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
-        task = progress.add_task(description, total=total or None)
+    with progress_bars("rows") as show_progress:
 
         def track_progress(parts: Iterator[Rows]) -> Iterator[Rows]:
+            num_rows = 0
             for part in parts:
                 yield part
-                progress.advance(task, len(part["is_first"]))
+                num_rows += len(part["is_first"])
+                show_progress(description, num_rows, total)
 
         yield track_progress

@@ -272,17 +272,17 @@ class LiveSession(LabelSession):
 
 
 def label(
-    data: str | Path, kind: Literal["preferences", "success"], labels: str | Path, answer: Callable[..., str], *,
+    data: str | Path, kind: Literal["preferences", "success"], out: str | Path, answer: Callable[..., str], *,
     count: int = 200, steps: int = 25, seed: int = 0,
 ) -> None:  # fmt: skip
     """Ask a function about recorded rows, as ``reverie data compare-clips`` and ``reverie data label`` ask a person.
 
-    ``reverie.train(..., reward=f"{kind}:{labels}")`` learns from the answers.
+    ``reverie.train(..., reward=f"{kind}:{out}")`` learns from the answers.
 
     Args:
         data: a dataset, a run or a store.
         kind: ``"preferences"``, which of two clips is better; or ``"success"``, whether a row shows success.
-        labels: the file of the answers, JSON lines, which are added if it exists.
+        out: the file of the answers, JSON lines, which are added if it exists.
         answer: function of two clips, or of a row: columns by name, such as ``obs/observation``, ``action`` and
             ``reward``, which are ``[steps + 1, ...]`` or ``[...]``. It returns ``"first"``, ``"second"``, ``"tie"`` or
             ``"wrong"``, one looks wrong; or ``"success"`` or ``"failure"``; ``"skip"``: it cannot tell.
@@ -297,7 +297,7 @@ def label(
     if kind not in REWARD_MODELS:
         raise ConfigError(f"kind = {kind!r}: expected {' or '.join(REWARD_MODELS)}.{did_you_mean(kind, REWARD_MODELS)}")
     AtLeast(1).check("steps", steps)
-    with contextlib.closing(LabelSession(str(data), Path(labels), kind, steps, seed)) as session:
+    with contextlib.closing(LabelSession(str(data), Path(out), kind, steps, seed)) as session:
         for _ in range(count):
             clips = session.propose()
             assert clips is not None

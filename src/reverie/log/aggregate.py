@@ -338,16 +338,16 @@ def smaller_budget(settings: Sequence[ComparedSetting]) -> int | None:
 
 def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], IntervalEstimate]:
     """Return the probability of improvement of each setting over each later setting with the same comparison key."""
-    estimates = {}
-    for first, second in itertools.combinations(settings, 2):
-        if first.comparison_key == second.comparison_key:
-            if min(len(first.scores), len(second.scores)) < 2:
-                estimates[first.name, second.name] = IntervalEstimate(math.nan, math.nan, math.nan)
-                continue
-            value = float(probability_of_improvement(first.scores, second.scores))
-            ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
-            estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
-    return estimates
+    pairs = [(a, b) for a, b in itertools.combinations(settings, 2) if a.comparison_key == b.comparison_key]
+    return {(a.name, b.name): estimate_improvement(a.scores, b.scores) for a, b in pairs}
+
+
+def estimate_improvement(first: np.ndarray, second: np.ndarray) -> IntervalEstimate:
+    """Return the probability that a seed of the first has the better score; NaN with fewer than two seeds of each."""
+    if min(len(first), len(second)) < 2:
+        return IntervalEstimate(math.nan, math.nan, math.nan)
+    ends = interval(probability_of_improvement, first, second, resamples=FINAL_RESAMPLES)
+    return IntervalEstimate(float(probability_of_improvement(first, second)), *map(float, ends))
 
 
 def normalize_scores(

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import count_noun
-from reverie.core.statistics import FINAL_RESAMPLES, IntervalEstimate, interval, performance_profile
-from reverie.core.statistics import probability_of_improvement as improvement
+from reverie.core.statistics import IntervalEstimate, performance_profile
 from reverie.core.version import version
 from reverie.distributed.compare import describe_further_seeds, find_run_groups
+from reverie.log.aggregate import estimate_improvement
 from reverie.viewer.comparison import METRICS, compare_settings
 from reverie.viewer.findings import Finding, format_number
 
@@ -37,9 +37,11 @@ def find_runs_to_compare(locations: Sequence[Path | str]) -> dict[str, Path]:
 def collect_comparison(runs: Mapping[str, Path]) -> dict[str, Any]:
     """Return the facts of several runs: those of ``compare_settings``, and the chances of a better score."""
     facts = compare_settings(runs)
-    tasks = _by_task(facts["groups"])
-    chances = [_chance(*pair) for groups in tasks.values() for pair in itertools.combinations(groups, 2)]
-    return {"version": version(), **facts, "improvement": [chance for chance in chances if chance is not None]}
+    pairs = [x for groups in _by_task(facts["groups"]).values() for x in itertools.combinations(groups, 2)]
+    chances = [
+        (a["label"], b["label"], *estimate_improvement(a["score"]["scores"], b["score"]["scores"])) for a, b in pairs
+    ]
+    return {"version": version(), **facts, "improvement": [chance for chance in chances if np.isfinite(chance[2])]}
 
 
 def find_in_comparison(facts: Mapping[str, Any]) -> list[Finding]:
@@ -47,7 +49,7 @@ def find_in_comparison(facts: Mapping[str, Any]) -> list[Finding]:
     tasks = _by_task(facts["groups"])
     return [
         Finding(answer["text"], describe_further_seeds({
-            group["label"]: (group["score"]["scores"], _estimate(group)) for group in tasks[answer["task"]]
+            group["label"]: (group["score"]["scores"], group["score"]["interval"]) for group in tasks[answer["task"]]
         }))
         for answer in facts["answers"]
     ]  # fmt: skip
@@ -55,9 +57,9 @@ def find_in_comparison(facts: Mapping[str, Any]) -> list[Finding]:
 
 def comparison_numbers(facts: Mapping[str, Any]) -> list[list[str]]:
     """Return up to three numbers for the top of the page, each with its unit."""
-    scored = [group for group in facts["groups"] if group["score"] is not None]
-    ranked = sorted(scored, key=lambda group: -_estimate(group).value)
-    return [[_format(_estimate(group)), f"IQM of {_seeds(group)}"] for group in ranked[:3]]
+    scored = [(group["label"], group["score"]) for group in facts["groups"] if group["score"] is not None]
+    ranked = sorted(scored, key=lambda item: -item[1]["interval"].value)
+    return [[_format(x["interval"]), f"IQM of {count_noun(len(x['scores']), 'seed')} of {y}"] for y, x in ranked[:3]]
 
 
 def comparison_sections(facts: Mapping[str, Any]) -> list[Section]:
@@ -68,7 +70,7 @@ def comparison_sections(facts: Mapping[str, Any]) -> list[Section]:
     scored = [group for group in groups if group["score"] is not None]
     rows = [
         [g["label"], g["score"]["task"], f"{len(g['score']['scores'])}", format_number(g["score"]["mean"]),
-         _format(_estimate(g)), ", ".join(map(format_number, g["score"]["scores"]))]
+         _format(g["score"]["interval"]), ", ".join(map(format_number, g["score"]["scores"]))]
         for g in scored
     ]  # fmt: skip
     head = ["setting", "task", "seeds", "mean", "IQM [95 % interval over seeds]", "score of each seed"]
@@ -98,27 +100,9 @@ def _by_task(groups: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
     return tasks
 
 
-def _estimate(group: Mapping[str, Any]) -> IntervalEstimate:
-    ends = {name: np.nan if x is None else float(x) for name, x in group["score"]["interval"].items()}
-    return IntervalEstimate(**ends)
-
-
 def _format(estimate: IntervalEstimate) -> str:
     ends = f" [{format_number(estimate.low)}, {format_number(estimate.high)}]" if estimate.has_interval else ""
     return f"{format_number(estimate.value)}{ends}"
-
-
-def _seeds(group: Mapping[str, Any]) -> str:
-    return f"{count_noun(len(group['score']['scores']), 'seed')} of {group['label']}"
-
-
-def _chance(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Any] | None:
-    """Return the labels of two groups, and the probability that a seed of the first is better, with its interval."""
-    a, b = first["score"]["scores"], second["score"]["scores"]
-    if min(len(a), len(b)) < 2:
-        return None
-    ends = interval(improvement, a, b, resamples=FINAL_RESAMPLES)
-    return [first["label"], second["label"], float(improvement(a, b)), *map(float, ends)]
 
 
 def _curves(groups: Sequence[Mapping[str, Any]], env: str) -> list[Section]:

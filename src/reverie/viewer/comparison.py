@@ -17,7 +17,6 @@ from reverie.log.aggregate import (
     ComparedSetting,
     MeasurementSettings,
     evaluation_scores,
-    nan_to_none,
     seeds_curve_data,
     smaller_budget,
 )
@@ -233,10 +232,9 @@ def _describe_group(group: Group, axis: str) -> dict[str, Any]:
     head["finals"] = [[x[0], y[0]] for x, y in finals if len(x)]
     if score is None:
         return head | {"score": None}
-    interval = nan_to_none(group.estimate._asdict())
-    average = float(mean(score.scores))
-    texts = {name: format_number(x) for name, x in {"mean": average, **interval}.items() if x is not None}
-    scores = {"scores": score.scores, "mean": average, "interval": interval, "texts": texts}
+    numbers = {"mean": float(mean(score.scores)), **group.estimate._asdict()}
+    texts = {name: format_number(x) for name, x in numbers.items() if math.isfinite(x)}
+    scores = {"scores": score.scores, "mean": numbers["mean"], "interval": group.estimate, "texts": texts}
     return head | {"score": {"task": score.comparison_key, **scores}}
 
 

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from PIL import Image
 
@@ -64,6 +65,11 @@ class PlayedEpisode:
     def total(self) -> float:
         """The sum of the rewards."""
         return float(np.sum(self.rewards))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts of a report."""
+        facts = {"seed": self.seed, "return": self.total, "steps": len(self.rewards), "ending": self.ending}
+        return facts | ({} if self.task is None else {"task": self.task})
 
 
 class EpisodeLook(NamedTuple):
@@ -122,7 +128,7 @@ def _first_player_reward(agent: Agent, step: PlayedStep) -> float:
     return float(step.reward * mover_sign(np.asarray(step.learner_obs[PLAYER_KEY])))
 
 
-def _list_tasks(env: Any) -> tuple[int | None, ...]:
+def _list_tasks(env: gymnasium.Env[Any, Any]) -> tuple[int | None, ...]:
     """Return the tasks of an environment in turn; (None,) if it has none."""
     layers = [layer for layer in wrapper_stack(env) if isinstance(layer, GoalTasks)]
     return layers[0].tasks if layers else (None,)
@@ -133,20 +139,20 @@ def _task_options(agent: Agent, task: int | None) -> dict[str, Any] | None:
     return None if task is None else {agent.config.eval_env_config.task_option: task}
 
 
-def _success(last: Any) -> bool | None:
+def _success(last: PlayedStep) -> bool | None:
     """Return whether an episode succeeded, by the environment's word."""
     values = [last.info[key] for key in SUCCESS_KEYS if key in last.info]
     return bool(values[0]) if values else None
 
 
-def _ending(last: Any) -> str:
+def _ending(last: PlayedStep) -> str:
     """Return how an episode ended: the environment's own word, or which flag it set."""
     if isinstance(ending := last.info.get("ending"), str):
         return ending
     return "the end" if last.terminated else "time is up" if last.truncated else "cut by the report"
 
 
-def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float | None]:
+def _estimates(agent: Agent, env: gymnasium.Env[Any, Any], first: PlayedStep) -> tuple[float | None, float | None]:
     """Return the critic's value of the first row, and the estimated distance of an agent with goals.
 
     With two players, the value is that for the first one.
@@ -159,12 +165,6 @@ def _estimates(agent: Agent, env: Any, first: Any) -> tuple[float | None, float 
             value = float(agent.value(obs, action_mask=first.mask))
             value *= -float(mover_sign(np.asarray(obs[PLAYER_KEY]))) if has_players(agent.obs_spec) else 1.0
     return value, distance if distance is not None and np.isfinite(distance) else None
-
-
-def describe_episode(episode: PlayedEpisode) -> dict[str, Any]:
-    """Return the facts of an episode as plain values."""
-    facts = {"seed": episode.seed, "return": episode.total, "steps": len(episode.rewards), "ending": episode.ending}
-    return facts | ({} if episode.task is None else {"task": episode.task})
 
 
 # ---------------------------------------------------------------- episodes that are shown

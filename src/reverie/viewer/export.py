@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import math
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
-from reverie.agent.agent import Agent
 from reverie.core.errors import DataError
-from reverie.core.files import check_writable, key_to_filename
-from reverie.log.strip import check_strip_path
+from reverie.core.files import key_to_filename
 from reverie.log.video import (
     BACKGROUND,
     EDITED_COLOR,
@@ -31,7 +25,7 @@ from reverie.log.video import (
     write_video,
 )
 from reverie.viewer.episode_source import SIDE, decode_png
-from reverie.viewer.page import STATIC, make_page
+from reverie.viewer.page import STATIC, make_page, to_json_value
 from reverie.viewer.session import Session
 from reverie.viewer.timeline import CONTEXT
 
@@ -40,7 +34,7 @@ ORIGIN_WORDS = {"": "what happens", "seen": "sees", "imagined": "imagines", "edi
 """Edge and caption of a row by the origin of its dream; "" for the environment."""
 
 
-def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
+def export_episode(session: Session, kind: str, name: str) -> tuple[str, bytes]:
     """Return the name and content of a file: ``kind`` is "mp4", "gif", "html" or "npz"."""
     stem = f"{key_to_filename(name)}-{session.agent.checkpoint.name}-{session.seed}"
     if kind == "npz":
@@ -57,30 +51,6 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
 
 Cell = tuple[bytes | None, str, str]
 """What a picture of a video shows: PNG, origin and caption."""
-
-
-def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministic: bool) -> str:
-    """Play an episode and write its strip, PNG or SVG, of an agent without a world model too; say what it shows.
-
-    Raises:
-        ConfigError: another file type.
-        DataError: the environment cannot be drawn.
-        RunError: the file cannot be written.
-    """
-    from reverie.log.strip_figure import write_strip  # matplotlib: not needed for viewing
-
-    check_writable(check_strip_path(path))
-    with contextlib.closing(Session(agent, seed=seed)) as session:
-        session.deterministic = deterministic
-        session.start(session.seed)
-        while not session.timeline.real[-1].values["last"]:
-            session.step()
-        strip = session.strip()
-        pngs = [png for row in strip.columns if (png := session.picture(row)[0]) is not None]
-        if not pngs:
-            raise DataError("this environment cannot be drawn: --strip shows pictures of its rows.")
-        write_strip(path, strip, [decode_png(png) for png in pngs])
-    return strip.sentence
 
 
 def _episode_frames(session: Session) -> np.ndarray:
@@ -183,16 +153,3 @@ def _encode_base64(png: bytes) -> str:
     file = io.BytesIO()
     Image.open(io.BytesIO(png)).save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode()
-
-
-def to_json_value(value: Any) -> Any:
-    """Convert a value for JSON: numbers have six digits, or are null if not finite."""
-    if isinstance(value, float | np.floating):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): to_json_value(item) for key, item in value.items()}
-    if isinstance(value, Tensor):
-        value = value.flatten()
-    if isinstance(value, np.ndarray | Tensor):
-        return to_json_value(value.tolist())
-    return [to_json_value(item) for item in value] if isinstance(value, list | tuple) else value

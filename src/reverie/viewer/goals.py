@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError, short_repr
-from reverie.core.files import check_writable
 from reverie.core.spaces import column, columns_to_nested, iter_leaves
 from reverie.core.specs import DESIRED_GOAL, GOAL, without_mask
 from reverie.core.types import Obs, Step
 from reverie.envs.make import SpacesOnlyEnv
-from reverie.log.strip import COLUMNS, Strip, check_strip_path, choose_columns
+from reverie.log.strip import COLUMNS, Strip, choose_columns
 from reverie.log.video import to_rgb
 from reverie.nn.preprocess import inspect_policy
 
@@ -177,7 +175,7 @@ class GoalStates:
         """All rows as preprocessed goals ``goal/KEY`` ``[M, ...]``."""
         return self._to_inputs(self.obs)
 
-    def goal(self, number: Any) -> Obs:
+    def goal(self, number: object) -> Obs:
         """Return a point as the goal that the agent observes: see :func:`as_goal`."""
         if type(number) is not int or not 0 <= number < self.num_points:
             raise DataError(f"{short_repr(number)}: expected the number of a recorded state, below {self.num_points}.")
@@ -309,31 +307,6 @@ def _plan_strip(costs: list[float], block: int) -> Strip:
         labels=[labels[0].replace("+0", "now"), *labels[1:], "goal"],
         pictured="nearest recorded",
     )  # fmt: skip
-
-
-def write_plan_strip(agent: Agent, obs: Any, goal: Any, path: Path) -> str:
-    """Write the plan of LeWM from an observation to a goal as a strip, PNG or SVG; return what it shows.
-
-    Raises:
-        ConfigError: another algorithm or file type.
-        DataError: the data cannot be read.
-        RunError: the file cannot be written.
-    """
-    from reverie.log.strip_figure import write_strip  # matplotlib: not needed for viewing
-
-    states = GoalStates(agent)
-    strip, drawn = states.plan(agent.to_step(obs, goal), agent.initial_state(1))
-    write_strip(path, strip, [picture for picture in drawn if picture is not None])
-    return strip.sentence
-
-
-def check_plan_strip(agent: Agent, path: Path) -> None:
-    """Raise ConfigError or RunError if :func:`write_plan_strip` cannot write ``path``."""
-    check_writable(check_strip_path(path))
-    if not isinstance(agent.algo, LeWM):
-        raise ConfigError(f"{agent.config.algo.algorithm} does not plan, so there is no --strip. Train lewm.")
-    if not _picture_keys(agent):
-        raise ConfigError("the observations are no pictures: --strip shows recorded ones.")
 
 
 def _read_recorded_rows(agent: Agent, data: str | None) -> Obs:

@@ -80,10 +80,10 @@ class LoopbackServer:
 class ViewerServer(LoopbackServer):
     """A server of the viewer on this machine, made by :func:`reverie.view`. A notebook shows its page."""
 
-    def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
+    def __init__(self, run: Path | str, *, data: str | None, port: int, **options: Any) -> None:
         """``options`` of :func:`reverie.load`; ``port``: see :class:`LoopbackServer`."""
         Within("[0, 65535]").check("port", port)
-        self._viewer: Viewer = Viewer(run, options, data)
+        self._viewer: Viewer = Viewer(Path(run), options, data)
         viewer = self._viewer
         if viewer.single:  # raise the error of a wrong option here, not in the browser
             agent = viewer.agent(".", None)
@@ -172,8 +172,8 @@ def bind_loopback_socket(port: int) -> socket.socket:
 
 
 def view(
-    run: str | Path, *, data: str | None = None, checkpoint: str | None = None, device: str = "auto",
-    env: str | None = None, port: int = 0,
+    run: Path | str, *, data: str | None = None, checkpoint: Path | str | None = None, device: str = "auto",
+    env: str | Mapping[str, Any] | None = None, port: int = 8765,
 ) -> ViewerServer:  # fmt: skip
     """Open the viewer on this machine: as the last line of a notebook cell, it shows the page below the cell.
 
@@ -182,8 +182,8 @@ def view(
         data: show recorded episodes of this dataset instead of playing: any supported format, or minari:NAME.
         checkpoint: name of a checkpoint, or "best". None: the newest.
         device: where the agent computes: "cpu", "cuda", or "auto" for a GPU if there is one.
-        env: id of another environment to play in.
-        port: port on this machine; 0 is any free one.
+        env: another environment to play in: its id, or the settings that differ.
+        port: port on this machine; if it is in use, another one is chosen. 0: any free port.
 
     Returns:
         The server, whose ``url`` opens in a browser. ``close()`` stops it.
@@ -192,7 +192,6 @@ def view(
         ConfigError: an option is invalid, or Starlette or Uvicorn is not installed.
         RunError: there is no run, or no usable checkpoint.
     """
-    options = {"checkpoint": checkpoint, "device": device, "env": env}
-    server = ViewerServer(Path(run), options, data, port)
+    server = ViewerServer(run, data=data, port=port, checkpoint=checkpoint, device=device, env=env)
     server.start()
     return server

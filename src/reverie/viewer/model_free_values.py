@@ -75,7 +75,7 @@ def value_discount(agent: Agent) -> float:
     return -discount if has_players(agent.obs_spec) else discount
 
 
-def probabilities(policy: Any) -> dict[str, Any]:
+def probabilities(policy: object) -> dict[str, Any]:
     """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
     return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, Categoricals) else {}
 

@@ -6,10 +6,14 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 STATIC = Path(__file__).with_name("static")
 
@@ -43,6 +47,21 @@ def make_page(
     return re.sub(r"\{\{(\w+)\}\}", lambda name: parts[name[1]], _read(f"{template}.html"))
 
 
+def to_json_value(value: Any, digits: int = 6) -> Any:
+    """Convert a value for JSON: numbers have so many digits, or are null if not finite; named tuples are mappings."""
+    if hasattr(value, "to_dict") or hasattr(value, "_asdict"):
+        value = value.to_dict() if hasattr(value, "to_dict") else value._asdict()
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_json_value(item, digits) for key, item in value.items()}
+    if isinstance(value, Tensor):
+        value = value.flatten()
+    if isinstance(value, np.ndarray | np.generic | Tensor):
+        return to_json_value(value.tolist(), digits)
+    return [to_json_value(item, digits) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _read(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
 
@@ -64,7 +83,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """Return a value as JSON that ends no element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

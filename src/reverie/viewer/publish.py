@@ -74,7 +74,7 @@ def _write_step_page(agent: Agent, path: Path, numbers: Numbers = "float16", ste
 
 
 def push(
-    run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False, page: bool = True
+    run: Path | str, location: str, *, checkpoint: Path | str | None = None, private: bool = False, page: bool = True
 ) -> str:
     """Upload the agent of a run: weights, settings, spaces, evaluation, its report, and a model card.
 
@@ -82,7 +82,7 @@ def push(
 
     Args:
         run: the run folder.
-        destination: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
+        location: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
             ``s3://BUCKET/NAME`` or another fsspec URL; or a folder, which is new or contains a pushed agent.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
             newest.
@@ -94,7 +94,7 @@ def push(
         Argument for :func:`reverie.load`; for the Hub, without the commit.
 
     Raises:
-        ReverieError: the run or checkpoint does not exist, or the destination cannot be reached, denies access, or
+        ReverieError: the run or checkpoint does not exist, or the location cannot be reached, denies access, or
             contains something else.
         UntrustedError: the run names a module that belongs to no installed package and that you have not named
             yourself.
@@ -102,11 +102,11 @@ def push(
 
     def write_page(checkpoint: Path, path: Path) -> AgentPage | None:
         try:
-            made = report_shared(RunFolder.from_path(run).path, checkpoint, path, without_folders(destination))
+            made = report_shared(RunFolder.from_path(run).path, checkpoint, path, without_folders(location))
         except ReverieError as error:
             logger.warning(f"the agent is shared without a report: {error}")
             return None
         return AgentPage(made.finding, made.support, made.numbers)
 
     pages: MakePageFn = write_page if page else lambda checkpoint, path: None
-    return upload_agent(run, destination, checkpoint=checkpoint, private=private, make_page=pages)
+    return upload_agent(run, location, checkpoint=checkpoint, private=private, make_page=pages)

@@ -24,7 +24,6 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
-from reverie.core.statistics import IntervalEstimate, Share
 from reverie.core.types import Batch
 from reverie.experiment.config import NO_ENV
 from reverie.run.checkpoint import Checkpoints
@@ -37,9 +36,9 @@ from reverie.viewer.compared_runs import (
     find_in_comparison,
     find_runs_to_compare,
 )
-from reverie.viewer.episode_facts import PlayedEpisode, describe_episode, describe_shown, look_again, pick_episodes
-from reverie.viewer.findings import BOTH_SIDES, Finding, Mean, find, format_number
-from reverie.viewer.page import STATIC, make_page
+from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes
+from reverie.viewer.findings import BOTH_SIDES, Finding, find, format_number
+from reverie.viewer.page import STATIC, make_page, to_json_value
 from reverie.viewer.run_facts import OWN_AND_RANDOM, collect_facts, draw_film
 from reverie.viewer.walk import Walk, make_walk
 from reverie.viewer.what_if import make_what_if
@@ -51,6 +50,8 @@ COMPARED = 2 * ROWS
 """Calls in which the program of a page is compared with the agent."""
 BASE64 = 4 / 3
 """Letters of a page for each byte of weights."""
+EXACT = 17
+"""Digits that tell each float64 from any other."""
 MAX_CHANGES = 40
 """Settings that differ from the preset, of which no more are listed."""
 
@@ -148,7 +149,7 @@ def _find_runs(runs: Sequence[Any]) -> dict[str, Path]:
     return find_runs_to_compare(runs)
 
 
-def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:
+def _load_if_possible(run: Agent | Path | str, loading: Mapping[str, Any]) -> Agent | Path:
     """Return the agent of a run; its folder if its environment cannot be made here, or if it has no checkpoint."""
     if isinstance(run, Agent):
         return run
@@ -170,10 +171,10 @@ def _load_if_possible(run: Any, loading: Mapping[str, Any]) -> Agent | Path:
 def _write(content: Content, path: Path, max_bytes: int) -> Report:
     """Write a page, or the facts if the path ends in ``.json``; leave out what does not fit, the largest part first."""
     check_writable(path.parent)
-    plain = to_plain(content.facts) | {"findings": [finding._asdict() for finding in content.findings]}
+    plain = to_json_value({**content.facts, "findings": content.findings}, EXACT)
     facts, walk, left_out = _hide_folders(plain), content.walk, list[str]()
     block = {"about": content.header, "findings": plain["findings"], "numbers": content.numbers}
-    block = _hide_folders(to_plain({**block, "sections": content.sections}))
+    block = _hide_folders(to_json_value({**block, "sections": content.sections}, EXACT))
     title, name = (without_folders(text) for text in (content.findings[0].title, content.title))
     with disk_errors_as_run_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -509,20 +510,3 @@ def _compare(runs: Mapping[str, Path]) -> Content:
     header = [f"reverie {facts['version']}", counts, *envs]
     sections = comparison_sections(facts)
     return Content(counts, header, facts, findings, comparison_numbers(facts), sections)
-
-
-def to_plain(value: Any) -> Any:
-    """Return facts as plain values for JSON; numbers that are not finite become None."""
-    if isinstance(value, Share):
-        return {"right": value.right, "total": value.total, "interval": list(value.interval)}
-    if isinstance(value, PlayedEpisode):
-        return describe_episode(value)
-    if isinstance(value, Mean | Finding | IntervalEstimate):
-        return {name: to_plain(x) for name, x in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(x) for key, x in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return to_plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [to_plain(x) for x in value]
-    return value if value == value else None

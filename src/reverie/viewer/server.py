@@ -15,7 +15,7 @@ import secrets
 import struct
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,9 @@ from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
 from reverie.viewer.comparison import compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
-from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.export import export_episode
 from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent
+from reverie.viewer.page import to_json_value
 from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
@@ -216,7 +217,7 @@ class Page:
         """Return the recorded states of the session's agent, which are read once."""
         return self.viewer.goal_states(self.open().agent)
 
-    def row_pictures(self, rows: Any) -> Pictures:
+    def row_pictures(self, rows: Iterable[int]) -> Pictures:
         """Return the pictures of rows; an address is the row, and 0 for the real row or 1 for the dream."""
         session = self.open()
         pictures = [(number, session.picture(number)) for number in rows]
@@ -249,7 +250,7 @@ def _describe_agent(page: Page) -> Response:
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
-def _compare_runs(page: Page, runs: Any, axis: Any = "steps", same_budget: Any = False) -> Response:
+def _compare_runs(page: Page, runs: Sequence[str], axis: str = "steps", same_budget: bool = False) -> Response:
     """Return which settings are best, runs as settings with seeds, and how the settings differ."""
     if axis not in AXES:
         raise DataError(f"axis = {short_repr(axis)}: expected {', '.join(AXES)}.")
@@ -257,7 +258,7 @@ def _compare_runs(page: Page, runs: Any, axis: Any = "steps", same_budget: Any =
 
 
 def _start_session(
-    page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None
+    page: Page, run: str, checkpoint: str | None = None, episode: int | None = None, seed: int | None = None
 ) -> Response:
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     viewer = page.viewer
@@ -284,7 +285,7 @@ def open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | 
     return Session(agent, seed=seed, source=source)
 
 
-def step(page: Page, at: Any = None, action: Any = None, steps: int = 1) -> Response:
+def step(page: Page, at: int | None = None, action: Any = None, steps: int = 1) -> Response:
     """Step the environment: ``steps`` times, until the episode ends or ``MAX_STEP_SECONDS`` are over."""
     session = page.open()
     first = session.step(at, action)
@@ -301,7 +302,7 @@ def play(session: Session, steps: int) -> None:
         session.step()
 
 
-def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = False) -> Response:
+def preview(page: Page, episode: int | None = None, seed: int | None = None, again: bool = False) -> Response:
     """Play an episode for the gallery, up to ``MAX_STEP_SECONDS``; ``again``: continue the previous preview.
 
     Return its score, how it ended, where its value fell, its largest surprise, and the picture of its middle row.
@@ -329,13 +330,13 @@ def _describe_session(page: Page) -> Response:
     return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
 
 
-def _choose_actions(page: Page, deterministic: Any) -> Response:
+def _choose_actions(page: Page, deterministic: bool) -> Response:
     """Let the policy take its most likely actions, or sample them."""
     page.open().deterministic = bool(deterministic)
     return {}, []
 
 
-def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response:
+def branch(page: Page, at: int, by: str = "sample", steps: int = 15) -> Response:
     """Imagine futures; the address of a picture is the number of the future, and of its row."""
     session = page.open()
     futures = session.branch(at, by, steps)
@@ -361,7 +362,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
     return head, list(zip([address for address, _ in pictures], crop([png for _, png in pictures]), strict=True))
 
 
-def _lane_pictures(page: Page, places: Any) -> Response:
+def _lane_pictures(page: Page, places: Sequence[tuple[int, int]]) -> Response:
     """Return small pictures of rows of lanes; an address is the lane and the row. Lane -1: the truth of the episode."""
     session, count = page.open(), len(page.open().lanes)
     lines = [(lane, row, session.lanes[max(0, lane)]) for lane, row in places[:MAX_PICTURES] if -1 <= lane < count]
@@ -371,37 +372,37 @@ def _lane_pictures(page: Page, places: Any) -> Response:
     return {}, [(address, encode_png(shrink(decode_png(png), SIDE // 2))) for address, png in pngs if png is not None]
 
 
-def switch_checkpoint(page: Page, checkpoint: Any) -> Response:
+def switch_checkpoint(page: Page, checkpoint: str | None) -> Response:
     """Let another checkpoint's agent dream the same episode."""
     page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
     return _describe_session(page)
 
 
-def compare_checkpoint(page: Page, checkpoint: Any) -> Response:
+def compare_checkpoint(page: Page, checkpoint: str | None) -> Response:
     """Return the errors of another checkpoint's dream of this episode."""
     return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
 
 
-def _goal_map(page: Page, x: Any = None, y: Any = None) -> Response:
+def _goal_map(page: Page, x: str | None = None, y: str | None = None) -> Response:
     """Return recorded states on two axes, with their estimated distances to the goal, and the goal."""
     session, states = page.open(), page.goal_states()
     known = states.axes
     x, y = (given if given in known else usual for given, usual in zip((x, y), states.default_axes, strict=True))
     goal = session.goal
-    head = {"axes": [*known], "x": x, "y": y, "points": np.stack([known[x], known[y]], -1), "goal": None}
+    head: dict[str, Any] = {"axes": [*known], "x": x, "y": y, "points": np.stack([known[x], known[y]], -1)}
     head |= {"colors": states.estimate(as_goal(session.agent, goal, 0)), "goal": states.coordinates(goal, x, y)[0]}
     numbers = {key: values.flatten() for key, values in goal.items() if key in states.vectors}
     return head | {"numbers": {k: v.tolist() for k, v in numbers.items() if len(v) <= MAX_SHOWN_NUMBERS}}, []
 
 
-def _goal_path(page: Page, x: Any, y: Any, first: int) -> Response:
+def _goal_path(page: Page, x: str, y: str, first: int) -> Response:
     """Return the places of the real rows from ``first`` on."""
     rows = [row.step.obs for row in page.open().timeline.real[first:]]
     obs = {key: torch.cat([row[key] for row in rows]) for key in page.goal_states().obs} if rows else {}
     return {"first": first, "path": page.goal_states().coordinates(obs, x, y) if rows else []}, []
 
 
-def _goal_plan(page: Page, at: Any) -> Response:
+def _goal_plan(page: Page, at: int) -> Response:
     """Return what the agent aims at in a row: the point of HIQL's subgoal, or LeWM's plan with its pictures."""
     session, states = page.open(), page.goal_states()
     at = min(int(at), len(session.timeline.real) - 1)
@@ -412,7 +413,7 @@ def _goal_plan(page: Page, at: Any) -> Response:
     return {"at": at, "strip": vars(strip)}, [([i, 0], encode_png(x)) for i, x in enumerate(pictures) if x is not None]
 
 
-def _pursue(page: Page, number: Any) -> Response:
+def _pursue(page: Page, number: int) -> Response:
     """Make a recorded state the goal, and begin an episode to it, in the environment if there is one."""
     session, goal = page.open(), page.goal_states().goal(number)
     if session.recorded is not None and has_env(session.agent):
@@ -424,7 +425,7 @@ def _pursue(page: Page, number: Any) -> Response:
     return _describe_session(page)
 
 
-def _export_file(page: Page, kind: Any) -> Response:
+def _export_file(page: Page, kind: str) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
     return {"file": name}, [([0, 0], content)]

@@ -621,11 +621,11 @@ class Session:
         assert self.inspector is not None, "the agent has no world model"
         return self.inspector
 
-    def _row(self, number: Any, rows: Sequence[Any]) -> int:
+    def _row(self, number: object, rows: Sequence[Any]) -> int:
         return self._check_number(number, 0, len(rows) - 1)
 
     @staticmethod
-    def _check_number(number: Any, minimum: int, maximum: int) -> int:
+    def _check_number(number: object, minimum: int, maximum: int) -> int:
         if type(number) is not int or not minimum <= number <= maximum:
             raise DataError(f"{short_repr(number)}: expected a whole number from {minimum} to {maximum}.")
         return number
