@@ -14,12 +14,13 @@ from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.config import DatasetConfig
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
+from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env, settings_to_apply
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
+from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import InstanceWrapper, make_gym
+from reverie.envs.make import InstanceWrapper, env_settings, make_gym, to_learnable_obs
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.dataset_env import with_dataset_env
 
@@ -136,6 +137,22 @@ def test_what_settings_rule_out_is_said(tmp_path):
     recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, max_episode_steps=10))
     with pytest.raises(DataError, match="action_repeat"):
         open_reader(str(tmp_path / "[ab]")).info()
+
+
+@pytest.mark.parametrize("setting", ["mission", "full_view", "map_view"])
+def test_what_is_seen_of_a_grid_is_recorded_and_cannot_be_seen_later(setting):
+    def about(config):
+        env = to_learnable_obs(make_gym(config, None, render=False), config.mission)
+        return DatasetInfo(
+            observation=env.observation_space, action=env.action_space, env=config.id,
+            env_settings={"id": config.id} | env_settings(env, config),
+        )  # fmt: skip
+
+    usual = EnvConfig(id="MiniGrid-Empty-5x5-v0")
+    changed = usual.merge({setting: True})
+    assert make_dataset_env(about(changed)).observation_space == about(changed).observation
+    with pytest.raises(ConfigError, match=f"env.{setting} = True: the rows were recorded with env.{setting} = False"):
+        settings_to_apply(about(usual), changed)
 
 
 @pytest.mark.parametrize(("settings", "to"), [({}, ""), ({"action_repeat": 2}, "minari"), ({}, "store")])

@@ -6,8 +6,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from gymnasium import spaces
 from pyarrow import feather
+from torch.utils.data import TensorDataset
 
 from d4rl_files import columns, write
 from formats import tianshou, transitions_of
@@ -30,7 +32,7 @@ from reverie.envs.limits import is_rounded
         (
             "a.txt",
             b"1, 2, 3, 4, 5, 6, 7",
-            r"its format is unknown.*formats .*: folders: Minari, .*, TSV: tables",
+            r"its format is unknown.*formats: folders: Minari, .*, TSV: tables",
         ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
@@ -203,9 +205,12 @@ def test_several_datasets_of_any_format(tmp_path):
         open_reader([minari, tmp_path / "store"]).info()
 
 
-@pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3]])
+@pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3],
+                                  TensorDataset(torch.zeros(2, 1))])  # fmt: skip
 def test_what_is_no_data_is_refused(data):
-    with pytest.raises(ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, term"):
+    with pytest.raises(
+        ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, term.* Stack"
+    ):
         open_reader(data)
 
 
@@ -213,7 +218,10 @@ def test_what_is_no_data_is_refused(data):
 def test_files_that_another_library_converts(tmp_path, name):
     (tmp_path / name).write_bytes(b'[{"o": 1}]\n')
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(DataError, match=r"these formats .others can be converted.: folders: Minari"):
+        with pytest.raises(
+            DataError,
+            match=r"formats: folders: Minari.* Convert other files: .*to_parquet.*numpy\.savez.*observations, act",
+        ):
             open_reader(str(path))
 
 

@@ -52,10 +52,22 @@ def test_a_download_that_was_interrupted_is_continued(hub, root, tmp_path):
     with pytest.raises(RunError, match=r"cannot download minari:D4RL/door/human-v2: .*To continue, run this again"):
         download_minari(NAME)
     assert not (root / NAME).exists()
+    next(iter((root / "D4RL/door/.human-v2.part").rglob("main_data.hdf5"))).with_name("old.txt").touch()
     hub.lost, hub.asked = set(), []
     download_minari(NAME)
+    assert not (root / NAME / "data/old.txt").exists()
     check(open_reader(f"minari:{NAME}"), expected(LIVED))
     assert not any(line.startswith("GET") and line.endswith("main_data.hdf5") for line in hub.asked)
+
+
+def test_a_connection_that_is_lost_after_the_listing_leaves_no_part(hub, root, tmp_path, monkeypatch):
+    """The Hub's client then returns the folder as it is."""
+    offer(hub, write(tmp_path / "made", [buffer(e) for e in LIVED]))
+    client = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(client, "snapshot_download", lambda *_, **__: None)
+    with pytest.raises(RunError, match=r"human-v2/data/\w+\.\w+ is missing\. To continue, run this again"):
+        download_minari(NAME)
+    assert not (root / NAME).exists()
 
 
 @pytest.mark.usefixtures("root")

@@ -127,6 +127,16 @@ def test_what_expands_to_too_many_bytes_is_refused(write, tmp_path, monkeypatch)
     assert read() > 0
 
 
+def test_no_batch_of_an_arrow_file_is_expanded_before_all_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 1_000_000)
+    monkeypatch.setattr("reverie.core.files.MAX_RATIO", 5)
+    write_arrow(tmp_path / "x.arrow")
+    for name in ("open_file", "open_stream"):
+        monkeypatch.setattr(pa.ipc, name, lambda _: pytest.fail("it is expanded"))
+    with pytest.raises(RunError, match="expands to"):
+        open_reader(str(tmp_path / "x.arrow"), ReadOptions(columns={name: name for name in COLUMNS.values()}))
+
+
 @pytest.mark.parametrize("record", [bytes(9), b"\x08" + b"\xff" * 20, b"\x0a\xff"])
 def test_a_record_that_is_no_example_is_damage(record):
     with pytest.raises(TruncatedFileError, match=r"a record is not a tf\.Example"):
@@ -140,6 +150,19 @@ def test_many_empty_values_or_records_are_refused(records, tmp_path, monkeypatch
     (tmp_path / "x").write_bytes(gzip.compress(b"".join(map(formats.framed, records))))
     with pytest.raises(RunError, match="expands to"):
         list(iter_tfrecords(tmp_path / "x"))
+
+
+def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
+    batch, files = table_of_zeros().to_batches()[0], [tmp_path / name for name in ("one.arrow", "two.arrow")]
+    for count, file in enumerate(files, 1):
+        with pa.ipc.new_file(file, batch.schema) as writer:
+            for _ in range(count):
+                writer.write_batch(batch)
+    one, two = (file.read_bytes() for file in files)
+    index = int.from_bytes(one[-10:-6], "little") + 10  # its last bytes: the index, its length, and ARROW1
+    files[1].write_bytes(two[: -int.from_bytes(two[-10:-6], "little") - 10] + one[-index:])
+    with pytest.raises(DataError, match=r"its index ends at byte [\d,]+, before its content: it seems damaged"):
+        open_reader(str(files[1]), ReadOptions(columns={name: name for name in COLUMNS.values()}))
 
 
 def test_links_in_a_circle_are_refused(tmp_path):

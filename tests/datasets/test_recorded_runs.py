@@ -467,6 +467,7 @@ def about(**told: Any) -> DatasetInfo:
     ({"truncate_at_limit": False}, {"truncate_at_limit": True}, "truncate_at_limit"),
     ({"fire_on_reset": False}, {"fire_on_reset": True}, "fire_on_reset"),
     ({"terminal_on_life_loss": False}, {"terminal_on_life_loss": True}, "terminal_on_life_loss"),
+    ({"filtered_action": "executed"}, {"filtered_action": "policy"}, "filtered_action"),
     ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
     ({"noop_max": 30, "max_episode_steps": 9, "num": 4}, {}, ""),
     ({}, {}, ""),

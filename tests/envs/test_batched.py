@@ -185,6 +185,8 @@ def test_a_single_environment_of_a_vector_has_its_info():
     ("options", "factory", "message"),
     [
         ({"frame_stack": 2}, None, "env.frame_stack = 2 with env.vectorization = native"),
+        ({"restarts": 3}, None, "env.restarts = 3 with env.vectorization = native: .* Set env.restarts = 10, or"),
+        ({"restart_window": 60.0, "tasks": (1, 2)}, None, r"env.restart_window = 60.0, env.tasks = \(1, 2\) with"),
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),

@@ -41,7 +41,7 @@ def test_action_repeat_sums_rewards_and_stops_at_the_end():
 def test_each_setting_says_what_holds_for_it():
     unmarked = {f.name for f in dataclasses.fields(EnvConfig)} - {*marked(*Mark)}
     observed = {"max_image_size", "channel_axis", "include_keys", "exclude_keys"}  # whose shapes or keys are compared
-    assert unmarked == {"id", "filtered_action", "task_option", *observed}
+    assert unmarked == {"id", *observed}
     assert {*marked(Mark.ATARI)} < {*marked(Mark.SINGLE)}
 
 

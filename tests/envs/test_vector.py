@@ -329,9 +329,9 @@ def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vecto
     assert "rounds numbers beyond 16,777,216" in two
 
 
-def test_later_rows_are_looked_at_in_each_32nd_turn(said):
+def test_later_rows_are_looked_at_in_each_31st_turn(said):
     check = LimitCheck({"a": DeclaredBounds(-np.ones(1), np.ones(1), False)})
-    for turn in range(500 + 12):  # of 2 rows; 512 is the next of the turns that are looked at
+    for turn in range(527):  # of 2 rows; number 527 is 17 * 31
         assert said == []
         check({"a": np.full((2, 1), 0.0 if turn < 500 else 3.0, np.float32)}, str)
     (line,) = said

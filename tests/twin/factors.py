@@ -208,7 +208,7 @@ _IMAGES, _SAME_PATH = "images: resizing would destroy the keys", "shares all of 
 _PLACES, _LIVE = "where something is, not what it is", "how long something may take"
 NOT_CROSSED = {
     "env.id": _PLACES, "env.kwargs": _PLACES, "env.wrappers": "a wrapper is an environment", "env.tasks": _PLACES,
-    "env.task_option": _PLACES, "env.log_info": "no column of a row", "env.timeout": _LIVE, "env.restart_window": _LIVE,
+    "env.log_info": "no column of a row", "env.timeout": _LIVE, "env.restart_window": _LIVE,
     **dict.fromkeys(("env.resize", "env.max_image_size", "env.grayscale", "env.pixels", "env.channel_axis",
                      "env.pool_frames", "env.full_view", "env.map_view"), _IMAGES),
     **dict.fromkeys(("env.noop_max", "env.fire_on_reset", "env.terminal_on_life_loss"), "wrappers of Atari alone"),

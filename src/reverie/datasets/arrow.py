@@ -15,14 +15,13 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import check_expanded
+from reverie.datasets.arrow_index import read_arrow_file
 from reverie.datasets.arrow_values import arrow_to_numpy, to_plain
 from reverie.datasets.source import TEXT_SUFFIXES, import_optional, import_pyarrow, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
 MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
-ARROW_MAGIC = b"ARROW1"
-"""First bytes of Arrow files; streams begin otherwise."""
 WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 """Bytes of Parquet's numbers."""
 
@@ -70,20 +69,7 @@ def open_table(file: Path, text: Iterable[str] = ()) -> tuple[Any, list[TableChu
             rows = [reopen().metadata.row_group(group).num_rows for group in groups]
             pieces = [TableChunk(rows[n], partial(_read_group, reopen, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
-        return table_pieces(_read_arrow_file(file), str(file))
-
-
-def _read_arrow_file(file: Path) -> Any:
-    """Return the table of an Arrow file or stream; RunError as soon as its batches have expanded to too many bytes."""
-    arrow = import_pyarrow()
-    mapped, batches, expanded = arrow.memory_map(str(file)), [], 0
-    is_file = mapped.read(len(ARROW_MAGIC)) == ARROW_MAGIC
-    mapped.seek(0)
-    reader = (arrow.ipc.open_file if is_file else arrow.ipc.open_stream)(mapped)
-    for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
-        batches.append(batch)
-        check_expanded(file, mapped.size(), expanded := expanded + batch.nbytes)
-    return arrow.Table.from_batches(batches, reader.schema)
+        return table_pieces(read_arrow_file(file), str(file))
 
 
 def _text_dialect(file: Path) -> tuple[int, str, str]:
@@ -157,7 +143,7 @@ def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
 def read_table(file: Path) -> Any:
     """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
     with reading(file):
-        table = _parquet(file, file.stat().st_mtime_ns).read() if _is_parquet(file) else _read_arrow_file(file)
+        table = _parquet(file, file.stat().st_mtime_ns).read() if _is_parquet(file) else read_arrow_file(file)
         table.validate(full=True)  # reading beyond the end of a buffer would abort the process
     return table
 

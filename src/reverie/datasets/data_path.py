@@ -62,7 +62,8 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
     raise ConfigError(
         f"data = {short_repr(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
         f"dictionary of the arrays {', '.join(REQUIRED_COLUMNS)}, perhaps {', '.join(OPTIONAL_COLUMNS)}, a table, a "
-        "Minari dataset, or a list of these."
+        "Minari dataset, or a list of these. Stack the steps of a PyTorch dataset to these arrays, or write them to a "
+        "table with a column of episode numbers."
     )
 
 

@@ -40,6 +40,7 @@ INAPPLICABLE = {
     "pool_frames": "the frames between two rows were not recorded",
     "wrappers": "the rows are the output of the wrappers",
     "pixels": "images cannot be rendered from recorded rows",
+    **dict.fromkeys(("mission", "full_view", "map_view"), "what was not observed was not recorded"),
 }
 """Settings that cannot be applied to recorded rows, and why."""
 IGNORED_KWARGS = {"max_episode_steps", "render_mode", "frameskip"}

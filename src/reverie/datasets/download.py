@@ -26,17 +26,23 @@ def download_minari(name: str) -> Path:
     with lock_beside(folder):
         if (folder / "data" / METADATA).is_file():
             return folder
-        staged = folder.with_name(f".{folder.name}.part")
-        files = [f"{inside}/*"] if inside else None
+        staged, prefix = folder.with_name(f".{folder.name}.part"), f"{inside}/" if inside else ""
         try:
-            hub.snapshot_download(f"{OWNER}/{group}", repo_type="dataset", local_dir=staged, allow_patterns=files)
+            listing = hub.HfApi().dataset_info(f"{OWNER}/{group}", revision="main")
+            files = [file.rfilename for file in listing.siblings if file.rfilename.startswith(prefix)]
+            if files:
+                options = {"repo_type": "dataset", "revision": listing.sha, "allow_patterns": f"{prefix}*"}
+                hub.snapshot_download(f"{OWNER}/{group}", local_dir=staged, **options)
         except Exception as error:  # of many types: from the Hub, the network and the disk
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise RunError(f"cannot download minari:{name}: {reason}. To continue, run this again.") from error
-        shutil.rmtree(staged / ".cache", ignore_errors=True)  # the client's notes about the download
-        if not (staged / inside / "data" / METADATA).is_file():
-            shutil.rmtree(staged)
+        if f"{prefix}data/{METADATA}" not in files:
             raise RunError(f"there is no Minari dataset '{name}' at the Hub: https://huggingface.co/{OWNER}.")
+        if missing := [file for file in files if not (staged / file).is_file()]:  # the client ignores lost connections
+            raise RunError(f"cannot download minari:{name}: {missing[0]} is missing. To continue, run this again.")
+        shutil.rmtree(staged / ".cache", ignore_errors=True)  # the client's notes about the download
+        for file in {path for path in staged.rglob("*") if path.is_file()} - {staged / file for file in files}:
+            file.unlink()  # of an earlier version
         rename_durably(staged / inside, folder)
         shutil.rmtree(staged, ignore_errors=True)
     return folder

@@ -17,6 +17,7 @@ from reverie.datasets.formats import format_names, formats
 from reverie.datasets.minari import local_names, minari_path
 from reverie.datasets.npz import ArraysReader
 from reverie.datasets.ogbench import OGBENCH_PREFIX, ogbench_path
+from reverie.datasets.options import REQUIRED_COLUMNS
 from reverie.datasets.reader import Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, reading, without_text
 from reverie.datasets.table import TableReader
@@ -181,4 +182,7 @@ def _unknown_format(source: Source) -> DataError:
 
 
 def _expected() -> str:
-    return f"Expected a file, folder or glob in one of these formats (others can be converted): {format_names()}."
+    return (
+        f"Expected a file, folder or glob in one of these formats: {format_names()}. Convert other files: tables with "
+        f"pandas (to_parquet), arrays with numpy.savez under the names {', '.join(REQUIRED_COLUMNS)}; expand archives."
+    )

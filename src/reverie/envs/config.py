@@ -57,9 +57,9 @@ class EnvConfig(Config):
     """`sync` steps them one by one in this process; `async` uses one worker process per environment with shared memory;
     scripts then need `if __name__ == "__main__":`. `native` uses an existing vector environment: an id with a vector
     entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
-    restarts: Annotated[int, AtLeast(0), Mark.COPIES, Mark.HOST] = 10
+    restarts: Annotated[int, AtLeast(0), Mark.COPIES, Mark.SINGLE] = 10
     """Maximum restarts of failed environments within `restart_window`, summed over all environments. 0: none."""
-    restart_window: Annotated[float, Above(0), Mark.COPIES, Mark.HOST] = 3600.0
+    restart_window: Annotated[float, Above(0), Mark.COPIES, Mark.SINGLE] = 3600.0
     """Seconds after which a failure no longer counts."""
     timeout: Annotated[float, Within("[0, 1e6]"), Mark.COPIES] = 600.0
     """Time limit in seconds for a step, a reset or the creation of an environment in a worker process (`vectorization =
@@ -107,23 +107,21 @@ class EnvConfig(Config):
     """Regular expression: observations whose whole key matches are excluded. Empty: none."""
     mission: Annotated[bool, Mark.SINGLE, Mark.SAVED] = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
-    full_view: Annotated[bool, Mark.SINGLE] = False
+    full_view: Annotated[bool, Mark.SINGLE, Mark.SAVED] = False
     """MiniGrid and BabyAI: observe the whole grid as classes instead of the agent's view."""
-    map_view: Annotated[bool, Mark.SINGLE] = False
+    map_view: Annotated[bool, Mark.SINGLE, Mark.SAVED] = False
     """MiniGrid and BabyAI: observe the agent's view as classes, `view`, and the inputs of PyDreamer's map probe: the
     whole grid, `map`, and the agent's position and direction, `map_coord`."""
     log_info: Annotated[tuple[str, ...], Mark.SINGLE] = ()
     """Values of the info to log for each episode: `KEY` for the value in the last step, or `KEY:HOW`, with `sum`,
     `mean`, `max`, `min` or `last` over the steps."""
-    filtered_action: Literal["executed", "policy"] = "executed"
+    filtered_action: Annotated[Literal["executed", "policy"], Mark.SAVED, Mark.MEANING] = "executed"
     """The action to store where a filter, such as a safety layer, replaced the policy's and says so in the info as
     `executed_action`. `policy`: the policy's, and the filter is a part of the environment. On-policy learners always
     store the policy's. Of a takeover by a person, the executed action is stored."""
-    tasks: Annotated[tuple[int, ...], AtLeast(1), Mark.HOST] = ()
-    """Tasks of the episodes, in turn: `1 3`. Empty: all tasks of an environment with tasks, such as OGBench's."""
-    task_option: str = "task_id"
-    """Option of reset() that chooses the task in an environment with an attribute num_tasks. The `goal` in the info of
-    reset() is observed."""
+    tasks: Annotated[tuple[int, ...], AtLeast(1), Mark.SINGLE] = ()
+    """Tasks of the episodes, in turn: `1 3`. Empty: all tasks of an environment with an attribute num_tasks, such as
+    OGBench's, whose reset() takes the option task_id; the `goal` in its info is observed."""
     kwargs: Annotated[dict[str, Any], Mark.ROWS] = field(default_factory=dict)
     """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one argument:
     `'{full_action_space: true, port: 1}'`."""

@@ -26,6 +26,8 @@ from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
 Env = gymnasium.Env[Any, Any]
 _legacy: Any = np.random  # NumPy's types lack its functions that replace the global generator
+TASK_OPTION = "task_id"
+"""Option of ``reset`` that chooses the task."""
 GOAL_KEY = GOAL.removesuffix("/")
 """Key of the goal in the info of ``reset``, and among the observations."""
 
@@ -49,7 +51,7 @@ def with_goal_tasks(env: Env, config: EnvConfig, index: int) -> Env:
     if isinstance(num_tasks, int):
         seeded = SeededEnv(env)
         has_rewards = getattr(env.unwrapped, "_reward_task_id", None) is not None  # OGBench's singletask
-        first: Reset = (None, {}) if has_rewards else seeded.reset(options={config.task_option: 1})
+        first: Reset = (None, {}) if has_rewards else seeded.reset(options={TASK_OPTION: 1})
         obs, info = first
         if GOAL_KEY in info:
             if (shape := np.shape(info[GOAL_KEY])) != np.shape(obs):
@@ -103,7 +105,7 @@ class GoalTasks(SeededEnv):
                 f"env.tasks = {config.tasks}: the environment has no task {beyond[0]}, only 1 to {num_tasks}."
             )
         self.tasks: tuple[int, ...] = config.tasks or tuple(range(1, num_tasks + 1))
-        self._option, self._index, self._stride = config.task_option, index, config.num
+        self._index, self._stride = index, config.num
         self._num_episodes = self._task = 0
         self._goal: dict[str, Any] = {}
         parts = self._parts(env.observation_space)
@@ -118,8 +120,8 @@ class GoalTasks(SeededEnv):
         self._num_episodes = 0 if seed is not None else self._num_episodes
         task = self.tasks[(self._index + self._num_episodes * self._stride) % len(self.tasks)]
         self._num_episodes += 1
-        options = {self._option: task, **(options or {})}
-        self._task = options[self._option]
+        options = {TASK_OPTION: task, **(options or {})}
+        self._task = options[TASK_OPTION]
         obs, info = super().reset(seed=seed, options=options)
         self._goal = self._parts(copy.deepcopy(info[GOAL_KEY]))
         if GOAL_KEY in options and hasattr(self.unwrapped, "set_goal"):  # a maze, whose goal can be anywhere

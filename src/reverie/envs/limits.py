@@ -20,8 +20,9 @@ from reverie.core.specs import ObsSpec, has_players
 
 EXACT = 2**24
 """Learners see float32, which represents all integers up to this one exactly, but not the next."""
-NUM_CHECKED_ROWS, CHECK_INTERVAL = 1000, 32
-"""All of this many first rows are checked, then those of every 32nd turn, as often as environments on a device."""
+NUM_CHECKED_ROWS, CHECK_INTERVAL = 1000, 31
+"""All of this many first rows are checked, then those of every 31st turn: of a prime number, so that in the course of
+time each step of episodes of one length is checked."""
 TIME_LIMIT_ATTRIBUTES = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes in which environments that end episodes themselves usually store their time limit."""
 NO_LIMIT = 10**6
@@ -82,13 +83,14 @@ class LimitCheck:
         self._turn, self._num_rows = 0, 0
 
     def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
-        """Check ``rows``, ``[N, *shape]`` by key; ``location(n)`` names environment n and its step."""
-        if not self._limits:
-            return
+        """Check ``rows``, ``[N, *shape]`` by key, if it is their turn; ``location(n)`` names environment n and its step."""
         self._turn += 1
-        if self._num_rows >= NUM_CHECKED_ROWS and self._turn % CHECK_INTERVAL:
-            return
-        self._num_rows += len(rows[self._limits[0].key])
+        if self._limits and (self._num_rows < NUM_CHECKED_ROWS or self._turn % CHECK_INTERVAL == 0):
+            self._num_rows += len(rows[self._limits[0].key])
+            self.check(rows, location)
+
+    def check(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
+        """Check ``rows`` in any turn."""
         for limit in list(self._limits):
             array = rows[limit.key]
             wrong = (array < limit.low) | (array > limit.high)

@@ -86,7 +86,7 @@ class ObsRangeCheck:
             except DataError as error:
                 raise DataError(f"an environment: observation '{leaf.key}' {error}.") from None
         if rows:
-            self._check_limits(rows, lambda _: "an environment")
+            self._check_limits.check(rows, lambda _: "an environment")
 
 
 def _declares_any_byte(space: Space) -> bool:

@@ -27,7 +27,7 @@ from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, has_players, mover_sign
 from reverie.core.types import FLAGS, Batch, Step
 from reverie.envs.episode_info import SUCCESS_KEYS
-from reverie.envs.goal_tasks import GoalTasks
+from reverie.envs.goal_tasks import TASK_OPTION, GoalTasks
 from reverie.envs.make import make_gym
 from reverie.envs.render import is_picture, limited_size
 from reverie.envs.wrappers import wrapper_stack
@@ -110,7 +110,7 @@ def play_episodes(agent: Agent, episodes: int, is_random: bool = False) -> list[
         for seed in range(first_seed, first_seed + episodes):
             task = tasks[(seed - first_seed) % len(tasks)]
             with seeded_rng(seed):  # each can be played again
-                steps = play_episode(agent, env, seed=seed, options=_task_options(agent, task), change=change)
+                steps = play_episode(agent, env, seed=seed, options=_task_options(task), change=change)
                 first, *steps_after = itertools.islice(steps, limit + 1)
                 value, distance = (None, None) if is_random else _estimates(agent, env, first)
             last = steps_after[-1]
@@ -134,9 +134,9 @@ def _list_tasks(env: gymnasium.Env[Any, Any]) -> tuple[int | None, ...]:
     return layers[0].tasks if layers else (None,)
 
 
-def _task_options(agent: Agent, task: int | None) -> dict[str, Any] | None:
+def _task_options(task: int | None) -> dict[str, Any] | None:
     """Return the options of ``env.reset`` that choose a task."""
-    return None if task is None else {agent.config.eval_env_config.task_option: task}
+    return None if task is None else {TASK_OPTION: task}
 
 
 def _success(last: PlayedStep) -> bool | None:
@@ -196,7 +196,7 @@ def _look(agent: Agent, episode: PlayedEpisode, frames: int) -> EpisodeLook:
     side = SIDE if agent.config.env.pixels == "none" else None  # else the agent sees what is drawn
     env_open = contextlib.closing(_make_gym_eval_env(agent, render=bool(rows)))
     with env_open as env, limited_size(env, side), seeded_rng(episode.seed):
-        played = play_episode(agent, env, seed=episode.seed, options=_task_options(agent, episode.task))
+        played = play_episode(agent, env, seed=episode.seed, options=_task_options(episode.task))
         for number, step in enumerate(itertools.islice(played, length + 1)):
             is_drawn = number in rows and env.render_mode is not None
             if is_drawn and is_picture(frame := np.asarray(env.render())):
