@@ -315,10 +315,7 @@ class ReplayBuffer:
             weight = rows["reward"].new_empty(len(handles))
         else:  # with the rows, so that one copy moves them all to a GPU
             handles = rows["index"].copy_(handles)
-        if weights is None:
-            weight.fill_(1.0)
-        else:
-            copy_in(weight, weights)
+        _set_weights(weight, weights)
         batch = Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
@@ -338,8 +335,7 @@ class ReplayBuffer:
         self._mark_resets(rows)
         if handles is not batch.index:
             batch.index.copy_(handles)
-        if weights is not None:  # else all of them still are 1
-            copy_in(batch.weight, weights)
+        _set_weights(batch.weight, weights)
         return batch
 
     def _mark_resets(self, rows: dict[str, Tensor]) -> None:
@@ -398,3 +394,11 @@ class ReplayBuffer:
                 self.goals.load_state_dict(state["goals"])
             if self.tagged is not None and "tagged" in state:
                 self.tagged.load_state_dict(state["tagged"])
+
+
+def _set_weights(weight: Tensor, weights: Tensor | None) -> None:
+    """Write importance weights ``[B]`` of the CPU to ``weight`` on any device; None: all are 1."""
+    if weights is None:
+        weight.fill_(1.0)
+    else:
+        copy_in(weight, weights)
