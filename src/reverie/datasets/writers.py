@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,13 @@ from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import columns_in
-from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS
+from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, ColumnSpec
 from reverie.datasets import pydreamer_minigrid as minigrid
-from reverie.datasets.minari import HAS_TAGS_KEY, MAIN
+from reverie.datasets.minari import HAS_TAGS_KEY, MAIN, minari_root
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
+from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import TRUNCATED_COLUMN, DatasetInfo
+from reverie.datasets.reader import TRUNCATED_COLUMN, DatasetInfo, Space
 from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.table import SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY
 from reverie.datasets.tianshou import is_bounded
@@ -87,17 +86,20 @@ def check_one_action(names: Iterable[str], label: str) -> None:
 
 
 def write_minari(
-    episodes: Iterable[Mapping[str, Any]], target: str, obs_space: Any, action_space: Any, metadata: Mapping[str, Any]
+    episodes: Iterable[Mapping[str, Any]],
+    path: Path,
+    obs_space: Space,
+    action_space: Space,
+    metadata: Mapping[str, Any],
 ) -> WriteReport:
-    """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
+    """Write a Minari dataset to ``path``; in Minari's folder, its name is its path there.
 
     ``episodes`` are the fields of ``EpisodeBuffer``.
     """
     minari = import_optional("minari", "minari")
     episode_buffer = import_optional("minari.data_collector", "minari").EpisodeBuffer
     storages = import_optional("minari.dataset.minari_storage", "minari").MinariStorage
-    check_target(target, "minari")
-    path = target_path(target).absolute()  # required by Minari
+    path, root = path.absolute(), minari_root().absolute()  # required by Minari
     report, has_tags = WriteReport(path), [False]
 
     def buffers() -> Iterator[Any]:
@@ -117,10 +119,9 @@ def write_minari(
         storage = storages.new(
             staged / "data", observation_space=obs_space, action_space=action_space, jpeg_encoding=False
         )
-        versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari only reads these names
-        name = target.removeprefix("minari:")
-        named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
-        storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **metadata})
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+        name = re.sub(r"[^\w/-]", "-", name if re.search(r"-v\d+$", name) else f"{name}-v0")  # Minari reads only these
+        storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__, **metadata})
         with hdf5_file(staged / "data" / MAIN) as file:
             storage.update_episodes(buffers())
         if has_tags[0]:  # only some episodes may have them
@@ -342,7 +343,7 @@ PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", 
 
 
 def write_pydreamer(
-    episodes: Iterable[Rows], folder: Path, files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, ColumnSpec], files: Mapping[str, Mapping[str, Any]]
 ) -> WriteReport:
     """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
@@ -395,7 +396,7 @@ def _pydreamer_rows(rows: Rows) -> Rows:
 
 
 def write_store(
-    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, ColumnSpec], files: Mapping[str, Mapping[str, Any]]
 ) -> WriteReport:
     """Write a replay store with one stream, and ``files`` next to it, by name, as JSON."""
     report = WriteReport(folder)
