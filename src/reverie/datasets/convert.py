@@ -26,7 +26,7 @@ from reverie.core.specs import FLAGS, IS_INTERVENTION, LATE_COLUMNS, spec_to_dic
 from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
+from reverie.datasets.dataset_env import dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY, check_name
 from reverie.datasets.options import PROPENSITY, Subset
 from reverie.datasets.reader import (
@@ -45,6 +45,7 @@ from reverie.datasets.reader import (
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, find_registered, spec_to_json
+from reverie.envs.vector_steps import CLIPS
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
@@ -376,7 +377,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
         if values.shape != (steps,) or not np.isfinite(values).all():
             shape = f"shape {list(values.shape)}{', not all finite' * (values.shape == (steps,))}"
             raise DataError(f"{label} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
-        return np.append(0.0, clip_rewards(values, clip)).astype(np.float32)
+        return np.append(0.0, CLIPS[clip](values)).astype(np.float32)
 
     return Relabeling(reader, rewards)
 

@@ -39,11 +39,10 @@ from reverie.datasets.reader import (
     ReadOptions,
     Space,
 )
-from reverie.datasets.source import Source, import_pyarrow, open_hdf5, reading
+from reverie.datasets.source import COPY_ADVICE, Source, import_pyarrow, open_hdf5, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
-AGAIN = "Download or copy the dataset again"
 # Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
 # environment's id with the module that registers it, which an env_spec cannot contain; and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
@@ -314,7 +313,7 @@ class MinariHdf5Reader(MinariReader):
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if len(self.file) != self.count:
             counts = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
-            raise DataError(f"{self.folder}: {counts}. {AGAIN}.")
+            raise DataError(f"{self.folder}: {counts}. {COPY_ADVICE}")
 
     def close(self) -> None:
         self.file.close()
@@ -384,7 +383,9 @@ class MinariArrowReader(MinariReader):
         folder = self.folder / str(index)
         files = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
         if not files:
-            raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
+            raise DataError(
+                f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {COPY_ADVICE}"
+            )
         return self.arrow.concat_tables([read_table(file) for file in files])
 
     def read_array(self, index: int, name: str) -> np.ndarray:

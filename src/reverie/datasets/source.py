@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
+COPY_ADVICE = "Download or copy the dataset again."
 GZIP = b"\x1f\x8b"
 """First bytes of files that are compressed with gzip."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}

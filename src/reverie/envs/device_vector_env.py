@@ -24,10 +24,9 @@ from reverie.core.errors import (
 from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, State, Step
 from reverie.envs.config import EnvConfig, Mark, marked
-from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.make_native_vector import add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions

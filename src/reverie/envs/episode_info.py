@@ -11,16 +11,15 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean, short_repr
+from reverie.core.specs import SUCCESS_RATE
 from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, logged as ``score_<statistic>``."""
-SUCCESS_RATE = "success_rate"
-"""Logged name of the success of an episode, which environments report without ``env.log_info``."""
 SUCCESS_KEYS = ("is_success", "success")
 """Keys of the info with the success of an episode, in its last step."""
 TASK = "task_id"
-"""Key of the info with the number of the episode's task: success is also logged as ``success_rate/task1``."""
+"""Key of the info, and option of ``reset``, with the task: success is also logged as ``success_rate/task1``."""
 RESERVED = frozenset({
     "score", "length", "episodes", "final", "cut_off", "video", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)
 })  # fmt: skip

@@ -31,6 +31,7 @@ from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
 from reverie.envs.suites import package_versions
 from reverie.envs.vector_steps import (
+    CLIPS,
     Vector,
     checked_vector_step,
     episode_info_at,
@@ -40,8 +41,6 @@ from reverie.envs.vector_steps import (
     warn_of_hidden_steps,
 )
 from reverie.envs.wrappers import find_instances, wrapper_stack
-
-CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
 
 class NativeVectorEnv:

@@ -5,7 +5,7 @@ This file must not import torch: worker processes import it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from reverie.envs.interventions import FINAL_INFO
 
 Vector = VectorEnv[Any, Any, Any]
 VectorStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
+CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
+"""How ``env.clip_reward`` changes rewards."""
 FINAL_OBS = ("final_obs", "final_observation")
 """Keys of the info with the last observations of episodes, if the vector resets in the step that ends them."""
 
