@@ -189,7 +189,7 @@ BOUNDS_RTOL = 1e-5
 
 def spec_to_dict(obs: ObsSpec, action: ActionSpec) -> Signature:
     """Return the specs as plain values."""
-    parts = {"observation": obs, "action": action.parts}
+    parts: dict[str, Mapping[str, ObsPart | ActionPart]] = {"observation": obs, "action": action.parts}
     return {name: {key: _part_to_dict(part) for key, part in spec.items()} for name, spec in parts.items()}
 
 
@@ -235,7 +235,7 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     )
 
 
-def _part_to_dict(part: Any) -> dict[str, Any]:
+def _part_to_dict(part: ObsPart | ActionPart) -> dict[str, Any]:
     values = dataclasses.asdict(part)
     unknown = [name for name in BOUNDS if values.get(name) == ()]
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in unknown}

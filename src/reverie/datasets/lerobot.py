@@ -198,7 +198,7 @@ class LeRobotMetadata:
         return file
 
 
-def _flatten(names: Any) -> list[str]:
+def _flatten(names: object) -> list[str]:
     """Return nested lists and mappings of names as one list."""
     items = list(names.values()) if isinstance(names, Mapping) else names
     return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]

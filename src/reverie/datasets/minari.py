@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -41,6 +41,9 @@ from reverie.datasets.reader import (
 )
 from reverie.datasets.source import COPY_ADVICE, Source, import_pyarrow, open_hdf5, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
+
+if TYPE_CHECKING:
+    from h5py import h5d
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 # Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
@@ -350,7 +353,7 @@ class MinariHdf5Reader(MinariReader):
         dataset.read(h5s.ALL, h5s.ALL, out)
         return out
 
-    def _dtype(self, dataset: Any, name: str) -> np.dtype[Any]:
+    def _dtype(self, dataset: h5d.DatasetID, name: str) -> np.dtype[Any]:
         """Return the dtype of a dataset; the latest of each name is cached, since comparing HDF5 types is faster."""
         type_ = dataset.get_type()
         if name not in self.kinds or not self.kinds[name][0].equal(type_):

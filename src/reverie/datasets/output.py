@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ def check_room(path: Path, num_bytes: int) -> None:
         )
 
 
-def total_bytes(values: Any) -> int:
+def total_bytes(values: object) -> int:
     """Return the bytes of all arrays in nested dictionaries and tuples."""
     if isinstance(values, Mapping | tuple):
         return sum(map(total_bytes, values.values() if isinstance(values, Mapping) else values))

@@ -186,7 +186,7 @@ def check_links(path: Path, changed: int) -> None:
                 )
 
 
-def _leads_somewhere(file: Any, name: bytes) -> bool:
+def _leads_somewhere(file: h5py.File, name: bytes) -> bool:
     """Return whether a link in an HDF5 file leads to a group or dataset; ``in`` does not follow it."""
     try:
         return file[name] is not None

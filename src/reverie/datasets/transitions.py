@@ -241,7 +241,7 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions."""
 
-    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: Any) -> DatasetInfo:
+    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: object) -> DatasetInfo:
         """Infer the description of the dataset from its columns; ``declared`` fields take precedence.
 
         ``scaled`` and ``classes``: see ``reader.measured_action``.

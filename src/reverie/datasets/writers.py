@@ -16,7 +16,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -38,6 +39,9 @@ from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.table import SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
+
+if TYPE_CHECKING:
+    import h5py
 
 BUFFERED = 1 << 20
 """Bytes of transitions that are buffered before they are written."""
@@ -130,7 +134,7 @@ def write_minari(
     return report
 
 
-def _make_compressed(group: Any, name: str, values: Any) -> None:
+def _make_compressed(group: h5py.Group, name: str, values: Any) -> None:
     """Create empty gzip-compressed datasets for the images in ``values``, to which Minari's library appends them."""
     if isinstance(values, Mapping | tuple):
         named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
@@ -142,7 +146,7 @@ def _make_compressed(group: Any, name: str, values: Any) -> None:
         group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=COMPRESSION_LEVEL, **like)
 
 
-def estimated_file_size(values: Any) -> int:
+def estimated_file_size(values: object) -> int:
     """Estimate the bytes of ``values`` in a file with compressed images."""
     if isinstance(values, Mapping | tuple):
         return sum(map(estimated_file_size, values.values() if isinstance(values, Mapping) else values))
@@ -271,7 +275,7 @@ def declarations(info: DatasetInfo) -> dict[str, Any]:
     return out
 
 
-def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
+def declare(file: h5py.Group, info: DatasetInfo, report: WriteReport) -> None:
     """Write the declarations as attributes of an HDF5 file; those that are too large become a remark."""
     for name, value in declarations(info).items():
         if len(str(value)) > MAX_ATTRIBUTE_CHARS:
@@ -280,7 +284,7 @@ def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
             file.attrs[name] = value
 
 
-def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
+def append_to_hdf5(file: h5py.Group, name: str, values: np.ndarray) -> None:
     """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, made if missing. Images are compressed."""
     if name not in file:
         rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
@@ -328,7 +332,7 @@ def _table_column_name(name: str) -> str:
     return ".".join([usual.get(root, root), *below])
 
 
-def to_arrow(arrow: Any, values: np.ndarray) -> Any:
+def to_arrow(arrow: ModuleType, values: np.ndarray) -> Any:
     """Return ``values`` ``[n, ...]`` as an Arrow column of numbers, or of nested lists of fixed size."""
     column = arrow.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
@@ -472,11 +476,11 @@ def write_tianshou(episodes: Iterable[Rows], target: Path, info: DatasetInfo) ->
     return report
 
 
-def _arrays_in(group: Any) -> list[Any]:
+def _arrays_in(group: h5py.Group) -> list[Any]:
     """Return all arrays below ``group``, and mark arrays and groups with the types that Tianshou reads."""
     arrays = []
 
-    def visit(_: str, item: Any) -> None:
+    def visit(_: str, item: h5py.Group | h5py.Dataset) -> None:
         is_array = hasattr(item, "dtype")
         item.attrs["__data_type__"] = "ndarray" if is_array else "Batch"
         arrays.extend([item] * is_array)
@@ -485,7 +489,7 @@ def _arrays_in(group: Any) -> list[Any]:
     return arrays
 
 
-def _write_counters(file: Any, steps: int) -> None:
+def _write_counters(file: h5py.Group, steps: int) -> None:
     """Write what a buffer holds beside transitions: its size, where the next one goes, and its settings."""
     meta = file["_meta"]
     meta.attrs["__data_type__"] = "Batch"

@@ -106,7 +106,7 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
     """
     native = config.vectorization == "native"
 
-    def raw(**kwargs: Any) -> Env:
+    def raw(**kwargs: object) -> Env:
         env: Any = make_base(config, factory, render=False) if factory is None or native else factory(**kwargs)
         if not isinstance(env, gymnasium.Env):
             return env  # type: ignore[no-any-return]  # a user's factory may return anything, which is refused

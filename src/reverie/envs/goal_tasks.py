@@ -82,7 +82,7 @@ class SeededEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         with global_generator(self._bits):
             return checked_reset(self.env, seed, options)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         with global_generator(self._bits):
             return checked_step(self.env, action)
 
@@ -128,6 +128,6 @@ class GoalTasks(SeededEnv):
                 self.unwrapped.set_goal(goal_xy=state[:2])
         return {**self._parts(obs), GOAL_KEY: self._goal}, {**info, TASK: self._task}
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = super().step(action)
         return {**self._parts(obs), GOAL_KEY: self._goal}, reward, terminated, truncated, {**info, TASK: self._task}

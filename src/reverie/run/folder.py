@@ -381,7 +381,7 @@ def _words_like_classes(settings: object) -> list[str]:
     return [token for token, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
-def _class_names(*values: Any) -> list[str]:
+def _class_names(*values: object) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings in parentheses after it."""
     names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]
