@@ -17,9 +17,9 @@ from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
 from reverie.agent.recording import add_noise, record_agent, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.datasets.convert import check_target
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import check_target
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat

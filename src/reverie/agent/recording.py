@@ -24,9 +24,9 @@ from reverie.core.seeding import seeded_rng
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY
-from reverie.datasets.convert import write_dataset
+from reverie.datasets.convert import check_target, write_dataset
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import WriteReport, check_target, total_bytes
+from reverie.datasets.output import WriteReport, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
 from reverie.envs.config import EnvLike

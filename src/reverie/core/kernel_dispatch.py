@@ -43,7 +43,7 @@ def accelerated(definition: F) -> F:
     declared_floats = list_declared_floats(definition)
 
     @functools.wraps(definition)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         for index, name in declared_floats:
             x = args[index] if index < len(args) else kwargs.get(name, 0)
             if type(x) not in _PYTHON_NUMBERS and not isinstance(x, numbers.Real):
@@ -93,7 +93,7 @@ def kernels_disabled() -> bool:
     return os.environ.get(KERNEL_ENV_VAR, "").lower() in ("off", "0", "no", "false")
 
 
-def _load(*_: Any, **__: Any) -> bool:
+def _load(*_: object, **__: object) -> bool:
     global _loaded
     with _lock:  # a second thread waits until the table is loaded
         if not _loaded:

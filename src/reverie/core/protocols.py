@@ -67,7 +67,7 @@ class Env(Protocol):
     def receive(self) -> Step:
         """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
         """Call a method of each environment between two steps, or read an attribute; return the N results."""
 
     def set_attr(self, name: str, value: object) -> None:

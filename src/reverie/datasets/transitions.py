@@ -40,6 +40,7 @@ from reverie.datasets.reader import PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, R
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
+UNMARKED = "the files do not mark which episodes terminated: all are treated as truncated"
 OPEN = "an episode has no end: it is treated as truncated"
 STEPLESS = "an episode without steps is omitted"
 EARLY_END_REMARK = "terminated or truncated is set before the last step of an episode: ignored"
@@ -240,7 +241,7 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions."""
 
-    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: Any) -> DatasetInfo:
+    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: object) -> DatasetInfo:
         """Infer the description of the dataset from its columns; ``declared`` fields take precedence.
 
         ``scaled`` and ``classes``: see ``reader.measured_action``.

@@ -214,7 +214,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         obs, info = self._vector.reset(seed=seed)
         return first_item(obs), info_at(info, 0, 1)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = checked_vector_step(self._vector, add_batch_axis(action))
         ended = terminated | truncated
         if ended[0] and (vector_mode(self._vector) == AutoresetMode.SAME_STEP or resets_in_same_step(info)):
@@ -226,7 +226,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         self._vector.close()
 
 
-def add_batch_axis(value: Any) -> Any:
+def add_batch_axis(value: object) -> Any:
     """Return a value as a batch of one."""
     if isinstance(value, Mapping):
         return {key: add_batch_axis(part) for key, part in value.items()}

@@ -90,7 +90,7 @@ class TwoPlayerGame(Adapter):
                 self.start()
                 return
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         """Take ``action``. The reward is the mover's, the observation the other player's."""
         mover = self.find_mover()
         reward = self.play(int(action))
@@ -105,7 +105,7 @@ class TwoPlayerGame(Adapter):
 class TurnBasedGame(TwoPlayerGame):
     """A PettingZoo game of two players who move in turn, such as ``classic.tictactoe_v3``."""
 
-    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: object) -> None:
         module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
         _warn_hidden_information(name)
         self.render_mode: str | None = render_mode
@@ -152,7 +152,7 @@ class TurnBasedGame(TwoPlayerGame):
             raise EnvError(f"the rewards of both players are {rewards}: expected a sum of 0.")
         return float(rewards[mover])
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         obs, reward, over, *_ = super().step(action)
         is_terminal = any(self._world.terminations.values())
         return obs, reward, is_terminal, over and not is_terminal, {}
@@ -187,7 +187,7 @@ class TurnBasedGame(TwoPlayerGame):
 class OpenSpielGame(TwoPlayerGame):
     """A game of OpenSpiel without chance and hidden information, such as ``breakthrough``; observed as a vector."""
 
-    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: object) -> None:
         """``kwargs``: the game's parameters, such as ``rows``."""
         import pyspiel
 

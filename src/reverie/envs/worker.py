@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from ctypes import c_uint8
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext, ForkServerContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
@@ -64,7 +66,7 @@ class SharedColumn(NamedTuple):
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
-def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> SharedColumn:
+def allocate_shared(context: BaseContext, shape: tuple[int, ...], dtype: str) -> SharedColumn:
     """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
     return SharedColumn(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
 
@@ -84,7 +86,7 @@ class PipeEnd:
         """Request a step with the action in shared memory, or answer it once the observation is written."""
         self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, *outcome))
 
-    def send(self, *message: Any) -> None:
+    def send(self, *message: object) -> None:
         """Send any other message: the turn, the request or "done" or "failed", and arguments or the result."""
         self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
@@ -131,7 +133,7 @@ class WorkerSlot(Slot):
 
     def __init__(
         self,
-        context: Any,
+        context: ForkServerContext,
         number: int,
         make: Maker,
         columns: dict[str, SharedColumn],
@@ -161,7 +163,7 @@ class WorkerSlot(Slot):
         self._line = PipeEnd(near)
         far.close()
 
-    def send(self, request: str, *args: Any) -> None:
+    def send(self, request: str, *args: object) -> None:
         """Send a request to the worker process, without waiting."""
         if self._failed is not None or self._line is None:
             return
@@ -231,7 +233,7 @@ class WorkerSlot(Slot):
         self._end()
 
 
-def _end(process: Any, pipe: Connection) -> None:
+def _end(process: BaseProcess, pipe: Connection) -> None:
     pipe.close()
     if process.pid is not None:
         process.kill()

@@ -16,7 +16,7 @@ import yaml
 
 from reverie.core import wall_clock
 from reverie.core.config import nest
-from reverie.core.documents import near, read_json
+from reverie.core.documents import LIBYAML_LOADER, near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
@@ -27,9 +27,8 @@ from reverie.core.logger import logger
 from reverie.core.specs import diff_bounds, diff_specs
 from reverie.core.version import version
 
-YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAML_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""Those of libyaml, if it is there: ten times as fast. For our own values alone: deep nesting can crash it."""
+"""That of libyaml, if it is there: ten times as fast. For our own values alone: deep nesting can crash it."""
 SCHEMA = 1
 """Version of config.yaml. A newer version is rejected."""
 
@@ -292,7 +291,7 @@ def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> Non
 def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain settings as they are read from config.yaml: with lists instead of tuples."""
     text = yaml.dump(dict(settings), Dumper=YAML_DUMPER, sort_keys=False)
-    plain: dict[str, Any] = yaml.load(text, YAML_LOADER)  # both are safe
+    plain: dict[str, Any] = yaml.load(text, LIBYAML_LOADER)  # both are safe
     return plain
 
 
@@ -382,7 +381,7 @@ def _words_like_classes(settings: object) -> list[str]:
     return [token for token, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
-def _class_names(*values: Any) -> list[str]:
+def _class_names(*values: object) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings in parentheses after it."""
     names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]
