@@ -176,8 +176,8 @@ class Optimizer(NotesChanges, ABC):
         saved, current = (", ".join(sorted({name.partition(".")[0] for name in x})) for x in (state, moments))
         if saved != current:
             raise RunError(
-                f"the optimizer of the checkpoint has {saved}: expected {current}. Another version of reverie saved it, "
-                "which cannot be resumed here. Start a new run from its networks: --init-from RUN --init-modules '.*'."
+                f"the optimizer of the checkpoint has {saved}: expected {current}. Another version of reverie saved "
+                "it. Start a new run from its networks: --init-from RUN --init-modules '.*'."
             )
         for name in sorted(moments.keys() | state.keys()):
             had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
