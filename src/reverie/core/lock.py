@@ -21,7 +21,7 @@ open_lock_fds: set[int] = set()
 """File descriptors of the locks of this process."""
 
 
-def close_inherited_locks() -> None:
+def _close_inherited_locks() -> None:
     """Close the parent's lock files in a forked process, which can outlive the parent."""
     for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
@@ -29,7 +29,7 @@ def close_inherited_locks() -> None:
     open_lock_fds.clear()
 
 
-os.register_at_fork(after_in_child=close_inherited_locks)
+os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 @contextlib.contextmanager
