@@ -14,7 +14,7 @@ import reverie
 from masked_env import Masked
 from reverie.agent.own_policy import fit_action, make_player
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.datasets.format_detection import open_reader
 
@@ -93,6 +93,18 @@ def test_a_policy_gets_the_legal_actions():
         return 2 + int(np.flatnonzero(action_mask)[0])  # Discrete(6, start=2)
 
     assert len(reverie.evaluate(Masked, lowest, 2).scores) == 2  # an illegal action is an error there
+
+
+@pytest.mark.parametrize("owner", ["policy", "environment"])
+@pytest.mark.parametrize("error", [KeyError("pole"), OSError("the camera is gone")])
+def test_errors_of_the_users_code_are_shown_as_they_are(owner, error, tmp_path):
+    def fail(*_):
+        raise error
+
+    env = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), fail if owner == "environment" else float)
+    with pytest.raises(EnvError if isinstance(error, OSError) else KeyError, match=str(error.args[0])) as caught:
+        reverie.record(env, fail if owner == "policy" else ALWAYS["left"], episodes=1, out=tmp_path / "log.hdf5")
+    assert isinstance(error, KeyError) or f"{__file__}:{fail.__code__.co_firstlineno + 1} in fail" in str(caught.value)
 
 
 @pytest.mark.parametrize(
