@@ -45,9 +45,9 @@ def record(
     Args:
         env: the environment, as for :func:`reverie.train`.
         policy: a function of the observation that returns an action; a PyTorch module, which is called with batches of
-            one observation; an object with ``predict``, as models of Stable-Baselines3 have; or an agent. The legal
-            actions are passed to a parameter ``action_masks`` or ``action_mask``. Actions beyond the bounds of a Box
-            are clipped.
+            one observation; an object with ``predict``, as models of Stable-Baselines3 have; or an agent. Parameters
+            ``action_masks`` or ``action_mask`` get the legal actions, ``state`` the second value that the last call
+            returned. Actions beyond the bounds of a Box are clipped.
         out: a folder that does not exist yet, a file for d4rl, robomimic and tianshou, or ``minari:NAME``.
         episodes: number of episodes.
         steps: number of env steps, instead of episodes; the last episode is truncated.
