@@ -12,6 +12,7 @@ from PIL import Image
 from formats import save_table as save
 from formats import table_columns as columns
 from recordings import LIVED, Lived, assert_same, check, expected, joined
+from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
 from reverie.datasets.convert import write_dataset
@@ -30,6 +31,14 @@ MAPPING = {
 def _small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
+
+
+def test_names_of_columns_are_what_is_written(tmp_path):
+    (tmp_path / "a.csv").write_text("0,0.10,on\n1,5,0\n3,6,1\n4,6,1\n")
+    assert main(["data", "info", str(tmp_path / "a.csv"), "--columns", "{obs: [0, 0.10], action: on}"]) == 0
+    for number in (0, True):
+        with pytest.raises(ConfigError, match=r"Quote names, such as '0\.10' or 'on'"):
+            ReadOptions().merge({"columns": {"obs": number, "action": "on"}})
 
 
 @pytest.mark.parametrize(("kind", "pieces"), [("stream", 1), ("file", 3), ("parquet", 3)])
