@@ -25,6 +25,7 @@ from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
+from reverie.datasets.tasks import FAILED, TASK_KEYS, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, chain
 
@@ -64,6 +65,9 @@ class ActReader(TransitionsReader):
                 raise DataError(f"{file_path} {problem}: expected the same arrays.")
             self.lengths.append(self._file(file_path).dataset(ACTION).shape[0])
         self.edges: np.ndarray = np.append(0, np.cumsum(self.lengths))
+        attributes = [self._attributes(file) for file, length in zip(self.paths, self.lengths, strict=True) if length]
+        self.episode_tasks = list(map(find_task, attributes))
+        self.add_remark(FAILED, sum(map(has_failed, attributes)))
         used = {ACTION, *REWARDS, *(name for name in self.names if name.startswith(f"{OBSERVATIONS}/"))}
         if unused := sorted(self.names - used):
             self.add_remark(f"left out: {', '.join(unused)}")
@@ -81,6 +85,11 @@ class ActReader(TransitionsReader):
         with reading(path):
             self._file(path).handle.visititems(lambda name, item: names.update([name] * hasattr(item, "dtype")))
         return names
+
+    def _attributes(self, path: Path) -> dict[str, object]:
+        """Return the attributes of a file, and the texts that it has in their place."""
+        handle = self._file(path).handle
+        return {**{name: handle[name][()] for name in self.names.intersection(TASK_KEYS)}, **handle.attrs}
 
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all files as one column; compressed images are decoded."""
@@ -117,8 +126,9 @@ class ActReader(TransitionsReader):
         note_disorder(self, others, self._times, end)
         prefix = f"{OBSERVATIONS}/"
         reward = next((name for name in REWARDS if name in self.names), None)
+        obs = {f"obs/{n.removeprefix(prefix)}": self._column(n) for n in sorted(self.names) if n.startswith(prefix)}
         return Transitions(
-            obs={f"obs/{n.removeprefix(prefix)}": self._column(n) for n in sorted(self.names) if n.startswith(prefix)},
+            obs=obs | self.task_column(end),
             next_obs={},
             action={"action": self._column(ACTION)},
             reward=self._column(reward) if reward else None,
@@ -128,7 +138,8 @@ class ActReader(TransitionsReader):
         )
 
     def info(self) -> DatasetInfo:
-        return self.infer_info(text={"episodes": f"{len(self.paths):,}"})
+        text = {"tasks": "; ".join(sorted(self.tasks()))} if self.tasks() else {}
+        return self.infer_info(text={"episodes": f"{len(self.paths):,}", **text})
 
     def close(self) -> None:
         self.opened.__exit__()

@@ -111,6 +111,8 @@ class TableReader(TransitionsReader):
     )
     has_final_steps: bool = False
     """See ``Transitions``."""
+    task_column_name: str = ""
+    """The column with the task of each step, if there are several; it is no observation alone."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -159,7 +161,7 @@ class TableReader(TransitionsReader):
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
         present_names = [name for schema in self.schemas for name in [*map(str, schema.names), *nested_names(schema)]]
-        _check_roles(self.roles, list(dict.fromkeys(present_names)), path)
+        _check_roles(self.roles, list(dict.fromkeys(present_names)), path, self.task_column_name)
         named = list(itertools.chain.from_iterable(map(_names, self.roles.values())))
         _check_schemas(schemas, named, path)
         self._check_declarations(schemas)
@@ -509,8 +511,8 @@ def _check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path
                 raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
-def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
-    """Check the assignment ``roles`` of a table's ``columns``; ``path`` is for messages."""
+def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path, task: str = "") -> None:
+    """Check the assignment ``roles`` of a table's ``columns``; ``path`` and ``task``, a column, are for messages."""
     for role, named in roles.items():
         head, _, key = role.partition(".")
         if head not in (NESTED_ROLES if key or not isinstance(named, str) else ROLES):
@@ -527,16 +529,19 @@ def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path:
     if missing := [n for n in REQUIRED_ROLES if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
             f"{path} has the columns {', '.join(columns)}: no column is assigned to {', '.join(missing)}. Pass the "
-            f"names, such as {_propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
+            f"names, such as {_propose_columns(roles, columns, task)}; replace COLUMN by a name, or several: [a, b]."
         )
 
 
-def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
-    """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none."""
+def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str], task: str) -> str:
+    """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none.
+
+    ``task``: another observation; "" if there is none.
+    """
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}
     for role, names in COMMON_COLUMN_NAMES.items():
         column = next((name for name in names if name in columns), "COLUMN" if role in REQUIRED_ROLES else "")
         if column and role not in heads:
-            named[role] = column
+            named |= {f"obs.{column}": column, "obs.task": task} if role == "obs" and task else {role: column}
     return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"
