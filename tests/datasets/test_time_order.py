@@ -1,6 +1,7 @@
 """Step numbers and times that files store beside the steps: a remark says if they are not in the order of steps."""
 
 import datetime
+import re
 
 import h5py
 import numpy as np
@@ -64,7 +65,27 @@ def test_arrays_that_are_not_in_order_are_named(tmp_path, write, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["t", "Frame", "step_idx", "global_step", "index", "__index_level_0__", "", "created_at"]
+    "name",
+    [
+        "t",
+        "Frame",
+        "step_idx",
+        "global_step",
+        "index",
+        "__index_level_0__",
+        "",
+        "created_at",
+        "charttime",
+        "open_time",
+        "trade_date",
+        "time_ms",
+        "Time (s)",
+        "stay_hour",
+        "seq",
+        "t_seconds",
+        "stamp_sec",
+        "round",
+    ],
 )
 @pytest.mark.parametrize("dtype", [np.uint32, np.float32])
 def test_columns_that_are_not_in_order_are_named(name, dtype):
@@ -79,6 +100,9 @@ def test_columns_that_are_not_in_order_are_named(name, dtype):
     [
         lambda k: datetime.date(2024, 1, 1 + k), lambda k: datetime.time(k), lambda k: datetime.timedelta(k),
         lambda k: f"2024-01-01T00:00:0{k}Z", lambda k: datetime.datetime(2024, 1, 1, k, tzinfo=datetime.UTC),
+        lambda k: f"3{k % 2}/{k // 2 + 1:02}/2026 08:00", lambda k: f"03/3{k % 2}/202{k // 2}", lambda k: str(9 + k),
+        lambda k: f"20170911 19470{k}", lambda k: f"{8 + k}:00 PM", lambda k: f"2026/03/30 08:00:0{k}.5",
+        lambda k: f"Mar {8 + k}, 2026", lambda k: None if k == 3 else datetime.datetime(2024, 1, 1, k),
     ],
 )  # fmt: skip
 def test_times_of_all_types_are_compared(to_time):
@@ -89,8 +113,14 @@ def test_times_of_all_types_are_compared(to_time):
     assert any("'time' does not grow" in line for line in reader.remarks())
 
 
-def test_flags_and_constants_are_no_step_numbers():
+def test_what_is_no_time_and_what_may_be_in_order():
+    """Flags, constants, counts, texts and a date whose month may come first."""
     table = {"o": np.zeros(8), "a": NUMBERS % 2, "d": NUMBERS % 4 == 3, "t": NUMBERS % 2, "steps": np.full(8, 4)}
+    table |= {"returns": SHUFFLED, "update": SHUFFLED, "weekday": SHUFFLED, "event_time": ["noon"] * 8}
+    table |= {"date": [f"{day:02}/{month:02}/2026" for month, day in [(1, 2), (1, 3), (2, 1), (2, 2)] * 2]}
     reader = open_reader(pa.table(table), ReadOptions(columns=ROLES))
     reader.info()
-    assert not any("does not grow" in line or "skips" in line for line in reader.remarks())
+    lines = [line for line in reader.remarks() if re.search("does not grow|skips|as one:", line)]
+    assert [line.partition(":")[0] for line in lines] == [
+        "'event_time' seems to be the time of each step, but 'noon' is not read as one"
+    ]

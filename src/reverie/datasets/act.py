@@ -12,7 +12,6 @@ Final observations are not recorded. Source: github.com/tonyzhaozh/act, record_s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -111,11 +110,10 @@ class ActReader(TransitionsReader):
         return chain(self.lengths, read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1), read_file)
 
     def _times(self, name: str) -> np.ndarray:
-        """Return an array of all files with one number for each step, ``[n]``; empty if there is none."""
-        shapes = [self._file(path).dataset(name).shape for path in self.paths]
-        if any(math.prod(shape) != length for shape, length in zip(shapes, self.lengths, strict=True)):
+        """Return an array of all files with one number or text for each step, ``[n]``; empty if there is none."""
+        if [self._file(path).dataset(name).size for path in self.paths] != self.lengths:
             return np.empty(0)
-        return self._column(name).read(0, int(self.edges[-1])).reshape(-1)
+        return np.concatenate([self._file(path).dataset(name)[()].reshape(-1) for path in self.paths])
 
     @cached_property
     def transitions(self) -> Transitions:

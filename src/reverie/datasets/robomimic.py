@@ -123,12 +123,13 @@ class RobomimicReader(EpisodeArraysReader):
         return {column: self._column(f"{group}/{key}") for column, key in names.items()}
 
     def _times(self, name: str) -> np.ndarray:
-        """Return an array of all episodes with one number for each step, ``[n]``; empty if there is none."""
-        stored = {demo: self.file.handle.get(f"{self.root}{demo}/{name}") for demo in self.steps}
-        sizes = {demo: item.size for demo, item in stored.items() if item is not None and item.dtype.kind in "iuf"}
-        if sizes != self.steps:
+        """Return an array of all episodes with one number or text for each step, ``[n]``; empty if there is none."""
+        names = {demo: f"{self.root}{demo}/{name}" for demo in self.steps}
+        if {
+            demo: self.file.handle[name].size for demo, name in names.items() if name in self.file.handle
+        } != self.steps:
             return np.empty(0)
-        return self._column(name).read(0, sum(self.steps.values())).reshape(-1)
+        return np.concatenate([self.file.dataset(name)[()].reshape(-1) for name in names.values()])
 
     @cached_property
     def transitions(self) -> Transitions:

@@ -291,7 +291,7 @@ class TableReader(TransitionsReader):
                 files = (self.paths[np.searchsorted(self.ends, row, "right")].name for row in (edge - 1, edge))
                 self.add_remark(CONTINUES.format(*files), len(open_edges))
         if not self.has_episode_rows:
-            note_disorder(self, self._unused_names(), self._times, end, bool(next_obs))
+            note_disorder(self, self._unused_names("obs"), self._times, end, bool(next_obs))
         has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
@@ -299,9 +299,9 @@ class TableReader(TransitionsReader):
             has_truncations=has_truncations, has_final_steps=self.has_final_steps, truncated=flags.get("truncated"),
         )  # fmt: skip
 
-    def _unused_names(self) -> list[str]:
-        """Return the names of the columns of all files that have no role."""
-        used = {name for names in self.roles.values() for name in _names(names)}
+    def _unused_names(self, *heads: str) -> list[str]:
+        """Return the names of the columns of all files that have no role, or one of these."""
+        used = {name for role, names in self.roles.items() if _head(role) not in heads for name in _names(names)}
         named = itertools.chain.from_iterable(map(nested_names, self.schemas))
         return [name for name in dict.fromkeys(named) if name not in used]
 
@@ -375,8 +375,8 @@ class TableReader(TransitionsReader):
             if (early := flag & ~last).any():
                 problem = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
                 detail = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
-                disorder = find_disorder(self._unused_names(), self._times, last)
-                order = next((f"{OUT_OF_ORDER.format(name)}." for name, (back, _) in disorder.items() if back), "")
+                disorder = find_disorder(self._unused_names("obs"), self._times, last)
+                order = next((f"{OUT_OF_ORDER.format(name)}." for name, found in disorder.items() if found.back), "")
                 raise DataError(f"{self.path}: {problem}, but {detail}. {order or 'One of the columns is wrong.'}")
 
     @cached_property
