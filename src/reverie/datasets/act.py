@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.arrow_values import decode_images
+from reverie.datasets.compressed_images import decode_rows
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
@@ -92,8 +92,7 @@ class ActReader(TransitionsReader):
 
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all files as one column; compressed images are decoded."""
-        first_shape = self._file(self.paths[0]).dataset(name).shape
-        is_image = name.startswith(f"{OBSERVATIONS}/{IMAGES}") and len(first_shape) == 2
+        is_image = name.startswith(f"{OBSERVATIONS}/{IMAGES}")
 
         def read_file(number: int, start: int, stop: int) -> np.ndarray:
             path = self.paths[number]
@@ -101,13 +100,15 @@ class ActReader(TransitionsReader):
             if column.shape[0] != self.lengths[number]:
                 expected = f"expected {self.lengths[number]:,}, the number of actions"
                 raise DataError(f"{path}: {name} has {column.shape[0]:,} rows: {expected}.")
-            if number and not is_image and column.shape[1:] != first_shape[1:]:
-                shapes = f"shape {list(column.shape[1:])}, but {list(first_shape[1:])} in {self.paths[0]}"
-                raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
             values = column.read(start, stop)
-            return decode_images([bytes(row) for row in values], f"{path}: {name}", start) if is_image else values
+            values = decode_rows(values, f"{path}: {name}", start) if is_image and values.ndim == 2 else values
+            if number and values.shape[1:] != sample.shape[1:]:
+                shapes = f"shape {list(values.shape[1:])}, but {list(sample.shape[1:])} in {self.paths[0]}"
+                raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
+            return values
 
-        return chain(self.lengths, read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1), read_file)
+        sample = read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1)
+        return chain(self.lengths, sample, read_file)
 
     def _times(self, name: str) -> np.ndarray:
         """Return an array of all files with one number or text for each step, ``[n]``; empty if there is none."""

@@ -32,6 +32,8 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size, open_zip, read_member
 from reverie.datasets.act import REWARDS, UNMARKED
+from reverie.datasets.compressed_images import decoded
+from reverie.datasets.hdf5 import NUMBERS_OR_BYTES, check_numbers
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, reading
 from reverie.datasets.time_order import note_disorder
@@ -43,6 +45,7 @@ DONES = ("done", "dones", "terminal", "terminals")
 UNSTORED = "{}: some of {} chunks are not stored: their values are {}, as written, or the folder is incomplete"
 CODECS = frozenset({
     "blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "crc32c", "bytes", "transpose",
+    "vlen-bytes",
 })  # fmt: skip
 """Codecs that are read. Others could run code, such as numcodecs' pickle."""
 
@@ -90,7 +93,7 @@ class DiffusionPolicyReader(TransitionsReader):
         with reading(folder):
             array = zarr.open_array(self.files.store(), path=name, mode="r")
             missing = array.nchunks - array.nchunks_initialized
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in NUMBERS_OR_BYTES:
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
         check_expanded(folder, stored, array.nbytes)
         if missing and array.fill_value is None:
@@ -106,7 +109,9 @@ class DiffusionPolicyReader(TransitionsReader):
             with reading(f"{self.path}: {DATA}/{name}"):
                 return np.asarray(array[edges[number] : edges[number + 1]])
 
-        return chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
+        label = f"{self.path}: {DATA}/{name}"
+        column = chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
+        return check_numbers(decoded(column, label), label)
 
     @cached_property
     def transitions(self) -> Transitions:
