@@ -392,3 +392,8 @@ def test_dreamer_replays_with_one_hot_actions_and_latents(tmp_path):
         assert reader.info().action == spaces.Discrete(3)
         assert list(reader.info().observation.spaces) == ["image"]
         assert reader.remarks() == ["left out: dyn/deter, log/x"]
+    for name in ("is_last", "is_first"):
+        rest = {key: values for key, values in arrays.items() if key != name}
+        with open_reader(saved(tmp_path / f"20260101T0-{name}-0-6.npz", **rest)) as reader:
+            np.testing.assert_equal(joined(reader.parts()), rows)
+            assert f"there is no {name}: an episode ends where the next one begins" in reader.remarks()

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 from PIL import Image
 
@@ -277,6 +278,8 @@ def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
     rows = {name: np.concatenate([part[name] for part in reader.parts()]) for name in ("propensity", "is_last")}
     np.testing.assert_allclose(rows["propensity"][~rows["is_last"]], values["prob"])
     assert (rows["propensity"][rows["is_last"]] == 1).all()
+    path = str(save(tmp_path / "rounded", values | {"prob": [1.0000001, *values["prob"][1:]]}))
+    assert joined(open_reader(path, ReadOptions(columns=mapping)).parts())["propensity"].max() == 1
     for wrong in (0.0, 1.5, float("nan")):
         path = str(save(tmp_path / f"e{wrong}", values | {"prob": [0.5, wrong, *values["prob"][2:]]}))
         with pytest.raises(
@@ -284,6 +287,31 @@ def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
             match=f"the propensity of step 1 is {wrong}: expected the probability of the recorded action, above 0",
         ):
             open_reader(path, ReadOptions(columns=mapping)).rows()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id"),  # RLlib
+        ("observation", "next.observation", "action", "next.reward", "next.terminated", "next.truncated", "traj_ids"),
+        ("Observation", "next_state", "Action", "Reward", "Done", "Timeouts", "session_id"),
+    ],
+)
+def test_the_columns_that_an_error_proposes_are_read(names):
+    values = columns()
+    own = ("observation.state", "after", "action", "next.reward", "next.done", "timeout", "episode_index")
+    table = pa.table({name: values[column] for name, column in zip(names, own, strict=True)})
+    with pytest.raises(ConfigError, match="no column is assigned") as error:
+        open_reader(table)
+    proposal = yaml.safe_load(re.search(r"--data.columns '(.*?)'", str(error.value))[1])
+    check(open_reader(table, ReadOptions(columns=proposal)), expected(LIVED))
+
+
+@pytest.mark.parametrize(("method", "advice"), [("collect", r"data\.collect\(\)"), ("compute", r"data\.compute\(\)")])
+def test_tables_that_are_not_in_memory_are_no_damaged_files(method, advice):
+    lazy = type("LazyFrame", (), {"columns": ["a"], method: lambda self: None})()
+    with pytest.raises(ConfigError, match=rf"data = LazyFrame: it is no table in memory .*Pass {advice}"):
+        open_reader(lazy)
 
 
 def test_what_must_be_said(tmp_path):

@@ -39,6 +39,7 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 NOT_OBSERVED = frozenset({*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob"})
 NOT_OBSERVED_PREFIXES = ("log_", "log/", "dyn/", "enc/", "dec/")
 """Names of logs, and of latents that the agent stored with the rows."""
+ONE_FLAG = "there is no {}: an episode ends where the next one begins"
 NO_TERMINALS = "there is no is_terminal: all episodes are treated as truncated"
 
 
@@ -48,7 +49,12 @@ class DreamerReader(Reader):
     format = "Dreamer npz"
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     required_names: ClassVar[Sequence[str]] = ("action", "is_first", "is_last")
+    """One of the flags is enough."""
     env_spaces: Mapping[str, Space] = MappingProxyType({})
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return "action" in source.names and not source.names.isdisjoint(FLAGS[:2])
 
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
@@ -67,7 +73,11 @@ class DreamerReader(Reader):
 
     def _load(self, path: Path, *names: str) -> Rows:
         with open_npz(path) as file:
-            arrays = arrays_in(file, names or file.files)
+            wanted_names = {*names, *FLAGS} if names else {*file.files}
+            arrays = arrays_in(file, [name for name in file.files if name in wanted_names])
+        if missing := sorted({*FLAGS[:2]} - arrays.keys()):
+            self.add_remark(ONE_FLAG.format(*missing))
+            arrays |= _other_flag(arrays)
         wanted = {"action", "is_first", "is_last", "reward"} & {*(names or NOT_OBSERVED)}
         for name in sorted(wanted | arrays.keys()):
             shape = arrays[name].shape if name in arrays else None
@@ -158,6 +168,14 @@ class DreamerReader(Reader):
         reward = values["reward"].reshape(-1).astype(np.float32)
         flags = {"is_first": first, "is_last": last, "is_terminal": terminal}
         return self._obs(values) | {"action": action, "reward": reward} | flags
+
+
+def _other_flag(arrays: Rows) -> Rows:
+    """Return ``is_last`` or ``is_first``, of which ``arrays`` have the other."""
+    if "is_first" not in arrays:
+        return {"is_first": np.append(True, arrays["is_last"].astype(bool)[:-1])[: len(arrays["is_last"])]}
+    last = np.append(arrays["is_first"].astype(bool)[1:], False)[: len(arrays["is_first"])]
+    return {"is_last": last | arrays.get("is_terminal", last).astype(bool)}
 
 
 def _streams(paths: Sequence[Path]) -> list[list[Path]]:

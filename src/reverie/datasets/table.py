@@ -32,7 +32,7 @@ from reverie.datasets.arrow import (
     unify_numbers,
 )
 from reverie.datasets.arrow_values import declared_axes, has_own_lengths, is_list, to_tensors
-from reverie.datasets.hdf5 import declared_fields
+from reverie.datasets.hdf5 import EPISODE_IDS, declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.options import PROPENSITY
@@ -57,15 +57,26 @@ END_ROLES = ("terminal", "truncated", "end")
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
 REQUIRED_ROLES, NESTED_ROLES = ("obs", "action"), ("obs", "next_obs", "action")
 COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
-    "obs": ("observation", "observations", "obs", "observation.state", "state"),
-    "next_obs": ("next_observation", "next_observations", "next_obs"),
+    "obs": ("observation", "observations", "obs", "observation.state", "state", "states"),
+    "next_obs": (
+        "next_observation", "next_observations", "next_obs", "new_obs", "obs_next", "next.observation", "next_state",
+        "next_states",
+    ),
     "action": ("action", "actions", "act", "acts"),
     "reward": ("reward", "rewards", "next.reward", "rew", "rews"),
-    "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
-    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
-    "episode": ("episode_index", "episode_id", "episode", "traj_id"),
-}
-"""Common column names of each role, for suggestions in error messages."""
+    "terminal": (
+        "terminal", "terminals", "terminated", "terminateds", "terminations", "is_terminal", "next.terminated", "done",
+        "dones", "next.done",
+    ),
+    "truncated": (
+        "truncated", "truncateds", "truncations", "is_truncated", "next.truncated", "timeout", "timeouts", "time_limit",
+    ),
+    "episode": (
+        "episode_index", "episode_id", "episode", "eps_id", "ep_id", "traj_id", "traj_ids", "trajectory_id",
+    ),
+}  # fmt: skip
+"""Common column names of each role in lower case, for suggestions in error messages: as in Gymnasium, D4RL, RLlib,
+TorchRL, Tianshou and Minari."""
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_DECLARED_KEY = b"reverie.declared"
@@ -540,8 +551,11 @@ def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str], t
     """
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}
+    by_lower_case = {name.lower(): name for name in reversed(columns)}
     for role, names in COMMON_COLUMN_NAMES.items():
-        column = next((name for name in names if name in columns), "COLUMN" if role in REQUIRED_ROLES else "")
+        default = "COLUMN" if role in REQUIRED_ROLES else ""
+        default = next(filter(EPISODE_IDS.search, columns), "") if role == "episode" else default
+        column = next((by_lower_case[name] for name in names if name in by_lower_case), default)
         if column and role not in heads:
             named |= {f"obs.{column}": column, "obs.task": task} if role == "obs" and task else {role: column}
     return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"

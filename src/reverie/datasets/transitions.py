@@ -46,6 +46,8 @@ UNOBSERVED_TASKS = "the episodes have different tasks, which are not observed"
 STEPLESS = "an episode without steps is omitted"
 EARLY_END_REMARK = "terminated or truncated is set before the last step of an episode: ignored"
 NEXT_OBS_MISMATCH = "a step does not start from the previous step's next observation: the episode is truncated there"
+ROUNDING = 1e-5
+"""By which sums of float32 probabilities can exceed 1."""
 BLOCK = 1 << 14
 """Number of transitions read together."""
 MIN_PART_TRANSITIONS = 256
@@ -137,7 +139,7 @@ class Transitions:
             raise DataError(f"{path}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         if self.propensity is not None:
             chance = self.propensity.read(0, self.propensity.shape[0])
-            if (wrong := ~((chance > 0) & (chance <= 1))).any():
+            if (wrong := ~((chance > 0) & (chance <= 1 + ROUNDING))).any():
                 step = int(wrong.argmax())
                 expected = "the probability of the recorded action, above 0 and at most 1"
                 raise DataError(f"{path}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
@@ -210,7 +212,8 @@ class Transitions:
             rows[name] = column.read(start, stop).take(source - start, axis=0)
             rows[name][newest[ends]] = 0
         if self.propensity is not None:
-            rows[PROPENSITY] = self.propensity.read(start, stop).reshape(stop - start).take(source - start)
+            chance = self.propensity.read(start, stop).reshape(stop - start).take(source - start)
+            rows[PROPENSITY] = np.minimum(chance, 1)
             rows[PROPENSITY][newest[ends]] = 1
         first, last, terminal = (np.zeros(len(source), bool) for _ in range(3))
         last[newest[ends]] = True
