@@ -3,10 +3,8 @@
 import datetime
 import re
 
-import h5py
 import numpy as np
 import pytest
-import zarr
 
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -15,53 +13,7 @@ pa = pytest.importorskip("pyarrow")
 
 ROLES = {"obs": "o", "action": "a", "terminal": "d"}
 NUMBERS = np.arange(8)
-ORDERED, SHUFFLED = NUMBERS % 4, np.array([0, 2, 1, 3] * 2)
-
-
-def d4rl(path, **times):
-    arrays = {"observations": np.zeros((8, 2)), "actions": np.zeros((8, 1)), "terminals": NUMBERS % 4 == 3}
-    with h5py.File(path / "d.hdf5", "w") as file:
-        for name, values in (arrays | {"timeouts": np.zeros(8)} | times).items():
-            file[name] = values
-    return path / "d.hdf5"
-
-
-def robomimic(path, **times):
-    with h5py.File(path / "d.hdf5", "w") as file:
-        for k in range(2):
-            demo = file.create_group(f"data/demo_{k}")
-            demo["obs/x"], demo["actions"], demo["dones"] = np.zeros((4, 2)), np.zeros((4, 1)), [0, 0, 0, 1]
-            for name, values in times.items():
-                demo[name] = values[4 * k : 4 * k + 4]
-    return path / "d.hdf5"
-
-
-def act(path, **times):
-    for k in range(2):
-        with h5py.File(path / f"episode_{k}.hdf5", "w") as file:
-            file["observations/qpos"], file["action"] = np.zeros((4, 2)), np.zeros((4, 1))
-            for name, values in times.items():
-                file[name] = values[4 * k : 4 * k + 4, None]
-    return path
-
-
-def diffusion_policy(path, **times):
-    group = zarr.open_group(path / "d.zarr", mode="w", zarr_format=2)
-    for name, values in {"state": np.ones((8, 2)), "action": np.ones((8, 1)), **times}.items():
-        group.create_array(f"data/{name}", data=np.asarray(values))
-    group.create_array("meta/episode_ends", data=np.array([4, 8]))
-    return path / "d.zarr"
-
-
-@pytest.mark.parametrize("write", [d4rl, robomimic, act, diffusion_policy])
-@pytest.mark.parametrize("name", ["step", "timestamp"])
-def test_arrays_that_are_not_in_order_are_named(tmp_path, write, name):
-    for values, is_named in ((ORDERED, False), (SHUFFLED, True)):
-        folder = tmp_path / str(is_named)
-        folder.mkdir()
-        with open_reader(str(write(folder, **{name: values}))) as reader:
-            list(reader.parts())
-            assert any(f"'{name}' does not grow" in line for line in reader.remarks()) == is_named
+SHUFFLED = np.array([0, 2, 1, 3] * 2)
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,17 @@ from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
-from reverie.datasets.npz import arrays_in, open_npz
+from reverie.datasets.npz import arrays_in, is_observation, open_npz
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.pydreamer import FIRST_STEPS_MISSING, is_one_hot
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key
 from reverie.datasets.transitions import OPEN
 
 FLAGS = ("is_first", "is_last", "is_terminal")
-NOT_OBSERVED = frozenset({*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob"})
+NOT_OBSERVED = frozenset(
+    {*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob", PROPENSITY}
+)
 NOT_OBSERVED_PREFIXES = ("log_", "log/", "dyn/", "enc/", "dec/")
 """Names of logs, and of latents that the agent stored with the rows."""
 ONE_FLAG = "there is no {}: an episode ends where the next one begins"
@@ -54,7 +57,9 @@ class DreamerReader(Reader):
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return "action" in source.names and not source.names.isdisjoint(FLAGS[:2])
+        is_pydreamer = not source.names.isdisjoint(("reset", "terminal"))
+        num_flags = len(source.names.intersection(FLAGS[:2]))
+        return "action" in source.names and num_flags > is_pydreamer
 
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
@@ -127,6 +132,7 @@ class DreamerReader(Reader):
 
     def _obs(self, arrays: Rows) -> Rows:
         names = [n for n in arrays if n not in NOT_OBSERVED and not n.startswith(NOT_OBSERVED_PREFIXES)]
+        names = [name for name in names if is_observation(name, arrays[name])]
         if unused := sorted(arrays.keys() - {*names, *FLAGS, "action", "reward"}):
             self.add_remark(f"left out: {', '.join(unused)}")
         return self.common_columns({f"obs/{name}": arrays[name] for name in names})

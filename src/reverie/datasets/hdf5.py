@@ -217,6 +217,11 @@ EPISODE_IDS = re.compile(
     r"(^|/)(episode|eps?|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
 )
 """Names of arrays that seem to contain the id of each step's episode."""
+END_FLAGS = re.compile(
+    r"((is|next|episode|ep)[_.])?(terminal|terminat(ed|ion)|done|truncat(ed|ion)|time_?(out|limit)|last|end)s?",
+    re.IGNORECASE,
+)
+"""Names of flags that mark ends of episodes, and that are no observations."""
 REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
 """Names of arrays that can contain rewards."""
 
@@ -226,6 +231,12 @@ OGBENCH_TRANSITIONS = {
     name: name for name in ("observations", "actions", "rewards", "next_observations", "masks")
 } | {"episode_terminals": "terminals"}  # fmt: skip
 """As ``ogbench/utils.py: make_env_and_datasets`` returns them: ``masks`` is 0 where a step terminates."""
+
+
+def is_end_flag(name: str, values: np.ndarray) -> bool:
+    """Return whether an array seems to mark ends of episodes, by its name and its ``values``."""
+    is_named = values.dtype.kind in "biuf" and END_FLAGS.fullmatch(name) is not None
+    return is_named and bool(np.isin(values, (0, 1)).all())
 
 
 class ColumnsReader(TransitionsReader):

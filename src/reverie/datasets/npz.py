@@ -26,7 +26,7 @@ from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
 from reverie.datasets.compressed_images import decoded
-from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader, check_numbers
+from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader, check_numbers, is_end_flag
 from reverie.datasets.ogbench import parse_name
 from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.reader import ReadOptions
@@ -60,6 +60,11 @@ def array_column(values: np.ndarray | None, label: str) -> LazyColumn:
         raise DataError(f"{label} contains {contents}: expected an array of numbers.")
     column = LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
     return check_numbers(decoded(column, label), label)
+
+
+def is_observation(name: str, values: np.ndarray) -> bool:
+    """Return whether an array is one of numbers, and does not mark ends of episodes."""
+    return values.dtype.kind in "biuf" and not is_end_flag(name, values)
 
 
 # ---------------------------------------------------------------- readers

@@ -447,7 +447,7 @@ class TableReader(TransitionsReader):
     def info(self) -> DatasetInfo:
         declared = dict(self.declared)
         vectors = {
-            _column(r): n for r, n in self.roles.items() if _head(r) in REQUIRED_ROLES and not isinstance(n, str)
+            _column(r): tuple(n) for r, n in self.roles.items() if _head(r) in REQUIRED_ROLES and not isinstance(n, str)
         }
         declared["element_names"] = declared.get("element_names", {}) | vectors
         if self.action_classes:
