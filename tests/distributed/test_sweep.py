@@ -80,6 +80,18 @@ def test_a_sweep_goes_on_in_parts_and_gets_more_seeds(capsys: pytest.CaptureFixt
     assert np.isfinite(reverie.logs("runs/ablation", episodes=True)["return"]).all()
 
 
+def test_names_are_what_is_written() -> None:
+    names = ["on", "true", "off", "0.10", "1e2", "2026-03-30"]
+    lines = "".join(f"  {name}: {{algo.lr: {number}e-4}}\n" for number, name in enumerate(names, 1))
+    plan = SweepPlan(write(f"algorithm: dqn\nenvironments: {{no: {{env: CartPole-v1}}}}\nsettings:\n{lines}"))
+    assert {name: config.algo.lr for (name, env), config in plan.cells.items() if env == "no"} == {
+        name: pytest.approx(number * 1e-4) for number, name in enumerate(names, 1)
+    }
+    plan.path.mkdir(parents=True)
+    plan.write()
+    assert [name for name, _ in list_sweep(plan.path)] == names
+
+
 def test_each_job_of_an_array_is_a_run_of_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     submitit = pytest.importorskip("submitit")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "deploy"))

@@ -481,6 +481,9 @@ def test_a_policy_without_a_run(tmp_path, monkeypatch):
     assert page.path.is_file()
     assert page.finding.startswith("A mean return of ")
     assert page.finding.endswith(" over 10 episodes.")
+    text = page.path.read_text(encoding="utf-8")
+    assert "&lt;lambda&gt;" in text
+    assert not re.search(r"dreamer_v3|seed 0|\b0 env steps", text)
 
 
 def test_the_command_and_what_it_refuses(trained, tmp_path, capsys):

@@ -29,7 +29,7 @@ from reverie.core.files import check_local
 from reverie.core.foreign_names import advise, as_flag
 from reverie.core.logger import wrap_words
 from reverie.core.terminal import show
-from reverie.datasets.options import ReadOptions
+from reverie.datasets.options import ColumnNames, ReadOptions
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.config import DatasetConfig
@@ -355,16 +355,18 @@ def _read_word(text: str, kinds: Sequence[Any], path: str) -> Any:
     if int in kinds:
         with contextlib.suppress(ValueError):
             return int(text)
-    has_mapping = any(typing.get_origin(kind) is dict for kind in kinds)
-    if not has_mapping and PiecewiseLinear not in kinds:
+    mappings = [kind for kind in kinds if typing.get_origin(kind) is dict]
+    if not (has_mapping := bool(mappings)) and PiecewiseLinear not in kinds:
         return text
+    has_names = has_mapping and typing.get_args(mappings[0])[1] == ColumnNames
+    loader: type[yaml.BaseLoader] | type[_Loader] = yaml.BaseLoader if has_names else _Loader  # 0.10 is a name
     try:
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} = {text} is not YAML: {' '.join(str(error).split())}.") from None
     if has_mapping and isinstance(value, str) and all("=" in pair for pair in value.split(",")):
         pairs = (pair.partition("=") for pair in value.split(","))
-        value = {name.strip(): yaml.load(number, _Loader) for name, _, number in pairs}
+        value = {name.strip(): yaml.load(number, loader) for name, _, number in pairs}
     return value if isinstance(value, dict) or str not in kinds else text
 
 

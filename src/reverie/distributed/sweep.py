@@ -95,7 +95,7 @@ class SweepPlan:
         """``device``: of runs whose settings name none. For the others see :func:`sweep`."""
         path = None if isinstance(source, Mapping) else Path(source)
         self.name: str = str(path or "sweep")
-        self.values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source))
+        self.values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source), 2)
         self.lines: dict[tuple[str, ...], int] = {} if path is None else _list_lines(path)
         self.device = device
         self._check_sections()

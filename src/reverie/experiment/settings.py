@@ -438,7 +438,7 @@ def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, .
     Without ``files``, sections of ``config/*.yaml`` in the working directory.
     """
     paths = list(files) or sorted(Path("config").glob("*.y*ml"))
-    available = {path: [str(name) for name in read_yaml(path)] for path in paths}
+    available = {path: list(read_yaml(path, 1)) for path in paths}
     for name in names:
         if not any(name in inside for inside in available.values()):
             every = list(dict.fromkeys(name for inside in available.values() for name in inside))
@@ -457,7 +457,7 @@ def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():
         (path,) = named_sections([section], [Path(file)])
-        values = read_yaml(Path(file))[section] or {}
+        values = read_yaml(Path(file), 1)[section] or {}
     else:
         values = read_yaml(path)
     custom = values.get("custom")
