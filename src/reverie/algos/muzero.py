@@ -31,6 +31,7 @@ from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, has_players
 from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam, joint_gradient_step
@@ -331,6 +332,9 @@ class MuZero(ReanalyzingLearner, InspectableWorldModel):
         learned = nn.ModuleList(filter(None, [self.objective.networks, self.objective.consistency]))
         self.optims["model"] = Adam(learned.parameters(), cfg.lr, decoupled_decay=cfg.decoupled_weight_decay)
         self._policy = SearchPlanner(self)
+
+    def _inner_policy(self, simulations: int | None) -> Policy[Any]:
+        return super()._inner_policy(None) if simulations is None else SearchPlanner(self, simulations)
 
     @property
     def actor(self) -> PriorActor:  # type: ignore[override]
