@@ -29,6 +29,7 @@ from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
 from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
 from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
+from reverie.core.specs import IS_IMITATED
 from reverie.nn.actor_critic import CriticStack
 from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.normals import ClippedNormal
@@ -122,10 +123,12 @@ def gaussian(size):
     return Tiny(2 * size * ACTS, lambda y: ClippedNormal(*y.chunk(2, -1)))
 
 
+@pytest.mark.parametrize("h", [1, 3])
 @pytest.mark.parametrize("kind", ["deterministic", "stochastic"])
-def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
+def test_clones_imitate_each_action_of_a_chunk_that_was_taken_unless_it_is_context(kind, h):
     torch.manual_seed(0)
-    rows, h = batch(), 3
+    rows = batch()
+    rows = replace(rows, extras={IS_IMITATED: torch.rand(rows.shape) < 0.7})
     actor = (Tiny(h * ACTS) if kind == "deterministic" else gaussian(h)).double()
     made, errors = BCObjective(actor, chunk_size=h), []
     for b, t in [(b, t) for b, t in moves(rows) if t <= ROWS - h]:
@@ -133,6 +136,8 @@ def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
         for i in range(h):
             if rows.is_last[b, t : t + i + 1].any():
                 break
+            if not rows.extras[IS_IMITATED][b, t + i]:
+                continue
             part, action = slice(i * ACTS, (i + 1) * ACTS), rows.action[b, t + i]
             if kind == "deterministic":
                 errors.append((chunk[part] - action).square().mean())
