@@ -27,6 +27,7 @@ from batches import (
 from contracts import CHOICE, SPECS
 from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
 from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
+from reverie.algos.goal_planner import PlanningPolicy
 from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import IS_IMITATED
@@ -117,6 +118,18 @@ def test_chunks_are_taken_whole_unless_an_episode_begins():
         seen.append((100 * action[:, 0]).round().int().tolist())
     assert seen == [[0, 0], [1, 1], [2, 2], [10, 10], [11, 20], [12, 21]]
     assert not policy.memoryless("eval")
+
+
+@pytest.mark.parametrize("kind", [ChunkPolicy, PlanningPolicy])
+def test_another_action_than_that_of_a_chunk_ends_it(kind):
+    policy = kind(lambda obs, noise: torch.arange(3.0).expand(2, 3) / 100, 3, 1, torch.device("cpu"))
+    step = replace(steps(2), obs={"goal/state": torch.zeros(2, 1)})
+    state, seen = policy.override(policy.initial(2), torch.ones(2, 1)), []
+    for _ in range(4):
+        action, state = policy.act(step, state, "explore")
+        seen.append((100 * action[:, 0]).round().int().tolist())
+        state = policy.override(state, torch.stack([action[0] + 1e-6, torch.ones(1)]))
+    assert seen == [[0, 0], [1, 0], [2, 0], [0, 0]]
 
 
 def gaussian(size):
