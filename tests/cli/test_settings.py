@@ -26,7 +26,7 @@ TOGETHER: tuple[dict[str, Any], ...] = (
     {"schedule.eval_every": 700, "patience": 3},
     {"env.wrappers": ("gymnasium.wrappers:TimeAwareObservation",)},
     {"data.columns": {"reward": "gain"}},
-    {"reward": "success:labels.jsonl"},
+    {"reward": "preferences:labels.jsonl", "reward_zero": "lowest"},
     {"human.person": "module:act", "human.fraction": 0.25, "human.intervention_reward": -1.0, "human.reward": "only"},
     {"algo.networks.memory": "lstm(8)", "algo.batch_length": 9, "algo.networks.burn_in": 2},
     {"algo.chunk_size": 3, "algo.batch_length": 9},
