@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import signal
+from pathlib import Path
 from unittest import mock
 
 import gymnasium
@@ -30,7 +31,7 @@ from reverie.datasets.labels import LabelFile
 from reverie.experiment import labeling
 from reverie.experiment.build import build
 from reverie.experiment.labeling import LabelSession, LiveSession
-from reverie.experiment.learned_reward import fit_labels
+from reverie.experiment.learned_reward import LearnedReward, fit_labels
 from reverie.nn import reward_model
 from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold
 from reverie.objectives.preferences import preference_loss
@@ -48,10 +49,12 @@ def test_the_loss_is_that_of_the_definition(noise):
     assert float(preference_loss(difference, torch.tensor(answers), noise)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_transition_gets_the_reward_of_its_action():
+@pytest.mark.parametrize("zero", ["mean", "lowest"])
+def test_a_transition_gets_the_reward_of_its_action(zero):
     batch = batches.batch(dtype=torch.float32)
     model = PreferenceReward(batches.OBS, batches.MOVE)
-    model.mean.fill_(0.2)
+    model.zero = zero
+    getattr(model, zero).fill_(0.2)
     model.std.fill_(0.5)
     relabeled = model.relabel(batch)
     for b in range(8):
@@ -63,6 +66,22 @@ def test_a_transition_gets_the_reward_of_its_action():
             assert float(relabeled.reward[b, t]) == pytest.approx(expected, abs=1e-5)
     for name in ("is_first", "is_last", "is_terminal", "action"):
         assert getattr(relabeled, name) is getattr(batch, name)
+
+
+@pytest.mark.parametrize(("zero", "is_said"), [("mean", True), ("lowest", False), ("highest", False)])
+def test_the_zero_is_chosen_and_told_where_episodes_terminate(zero, is_said, quick):
+    clips, model = batches.batch(44, dtype=torch.float32, crossing=False), PreferenceReward(batches.OBS, batches.MOVE)
+    model.zero = zero
+    model.fit(clips, torch.arange(22) % 2.0, torch.zeros(22, dtype=torch.bool))
+    learned = LearnedReward(Path("labels"), "preferences", model, fit=None)
+    learned.is_fitted = True
+    with logged() as lines:
+        learned.relabel(clips)
+        rewards = learned.relabel(clips).reward[:, 1:]
+    assert sum("set reward_zero = lowest" in line for line in lines) == is_said
+    zeros = {"mean": rewards.mean, "lowest": rewards.min, "highest": rewards.max}
+    assert zeros[zero]().item() == pytest.approx(0, abs=1e-5)
+    assert rewards.std() > 0.5
 
 
 def test_the_second_row_above_the_threshold_is_a_success_and_ends_the_episode(monkeypatch):

@@ -345,6 +345,7 @@ def test_a_checkpoint_behind_a_mark_has_it(tmp_path):
         ({"learners": 2}, "learners = 2"),
         ({"human": {"person": "page", "hz": 31}}, "human.hz = 31"),
         ({"env": TorchCycle, "envs": 2, "env.vectorization": "native"}, "environments on a device"),
+        ({"env": "CartPole-v1", "envs": 2, "env.vectorization": "native"}, "S and F end one episode, .* env.num = 1"),
     ],
 )
 def test_what_excludes_a_page_is_named(settings, message, tmp_path):

@@ -127,6 +127,8 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
         lambda c: c.reward and (c.algo.on_policy or not c.algo.needs_rewards(collected=not c.offline)),
     "reward = {c.reward}, but human.intervention_reward or replay.hindsight computes rewards too. Set only one.":
         lambda c: c.reward and (c.human.intervention_reward or c.replay.hindsight),
+    "reward_zero = {c.reward_zero} has no effect without reward = preferences:FILE. Remove this option.":
+        lambda c: c.reward_zero != "mean" and not c.reward.startswith("preferences:"),
     "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
         lambda c: not c.offline and c.env.id in (NO_ENV, DATASET_ENV),
 }  # fmt: skip

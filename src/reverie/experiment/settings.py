@@ -91,9 +91,10 @@ class Request:
 
     @property
     def named_env(self) -> str | None:
-        """Id of the environment that the arguments name, or else the last file that names one; None if none."""
-        named = [env for layer in self.file_layers if (env := _env_of_settings(layer.values)) is not None]
-        return self.env_id or (named[-1] if named else None)
+        """Id of the environment in the highest layer that names one; None if none does."""
+        layers = *(layer.values for layer in self.file_layers), {"env.id": self.env_id}, self.values
+        named = [env for values in layers if (env := _env_of_settings(values)) is not None]
+        return named[-1] if named else None
 
     @property
     def setting_names(self) -> set[str]:
@@ -491,8 +492,10 @@ def check_layer(source: str, values: Mapping[str, Any], custom: Mapping[str, str
 
 
 def _env_of_settings(values: Mapping[str, Any]) -> str | None:
-    """Return the environment id in the settings of a file, in either notation; None if there is none."""
+    """Return the environment id in the settings of a layer, in any notation; None if there is none."""
     env = values.get("env")
+    if isinstance(env, EnvConfig):
+        return None if env.id == EnvConfig().id else env.id
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
@@ -521,8 +524,7 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
     """
     algorithm, preset = request.algorithm_name, request.preset
     of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
-    is_named = request.named_env or "env.id" in request.setting_names
-    is_named = is_named or isinstance(request.values.get("env"), EnvConfig)
+    is_named = request.named_env or isinstance(request.values.get("env"), EnvConfig)
     continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
     if is_named or config.data.path or continues or of_preset:
         return ""
