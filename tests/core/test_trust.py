@@ -429,6 +429,25 @@ def test_what_installed_packages_offer_to_files():
     assert not any(map(is_offered, ("torch", "gymnasium.wrappers", "reverie.__main__", "os", "numpy")))
 
 
+def test_no_process_imports_a_module_of_python_from_the_current_folder(tmp_path):
+    """A script's own process does not either."""
+    (tmp_path / "here").mkdir()
+    for name in ("multiprocessing", "runpy", "numpy"):
+        (tmp_path / "here" / f"{name}.py").write_text(EVIL)
+    (tmp_path / "script.py").write_text(
+        "import multiprocessing, pathlib, reverie.envs.worker, reverie.distributed.run_processes as runs\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('forkserver').Process(target=print)\n"
+        "    process.start(), process.join()\n"
+        "    child = runs.Child(['--version'], pathlib.Path('log')).process\n"
+        "    raise SystemExit(process.exitcode or child.wait())"
+    )
+    words = [sys.executable, str(tmp_path / "script.py")]
+    env = os.environ | {"PYTHONPATH": str(Path(reverie.__file__).parents[1])}
+    subprocess.run(words, executable=sys.executable, cwd=tmp_path / "here", env=env, check=True)
+    assert not (tmp_path / "here/PWNED").exists()
+
+
 # ---------------------------------------------------------------- files are trusted, not folders
 
 

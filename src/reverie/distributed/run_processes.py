@@ -107,7 +107,7 @@ class Child:
         """Start the process."""
         with self.log.open("ab") as out:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-u", "-m", "reverie", *self.command], stdin=subprocess.DEVNULL, stdout=out,
+                [sys.executable, "-P", "-u", "-m", "reverie", *self.command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(_extra_import_paths()), PARENT_PID_VAR:
                 str(os.getpid())},
