@@ -576,12 +576,15 @@ def test_rows_go_where_a_run_says_only_inside_of_it_or_if_the_user_named_the_pla
     reverie.train("dqn", "CartPole-v1", run="own", **SMALL | {"steps": 20})
     shutil.copytree("own", "got")
     monkeypatch.setenv("XDG_STATE_HOME", str(stranger / "other"))  # another user
-    with pytest.raises(UntrustedError, match="Files may name stores and datasets inside the run"):
+    with pytest.raises(UntrustedError, match="Files may name datasets on this machine, stores inside the run"):
         reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
     file = Path("got/config.yaml")
     file.write_text(file.read_text().replace(str(stranger / "rows"), str(stranger / "got" / "mine")))
     reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
     assert Path("got/mine/zarr.json").exists()
+    Path("settings.yaml").write_text(f"replay.store_path: {stranger.parent / 'rows'}")
+    with pytest.raises(UntrustedError, match=r"settings\.yaml names .*rows"):
+        reverie.train("dqn", "CartPole-v1", run="new", config="settings.yaml", **SMALL)
 
 
 def test_no_file_of_a_search_chooses_what_is_contacted(stranger, contacted):
