@@ -74,7 +74,7 @@ class RayLearner:
         if run is not None:
             _wait_until_unlocked(run)
         self.child = subprocess.Popen(
-            [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [sys.executable, "-P", "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT_PID_VAR: str(os.getpid())},
             cwd=folder if os.path.isdir(folder) else None, start_new_session=True,
         )  # fmt: skip
