@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batches
+import contracts
 import reverie
 from log_capture import logged
 from offline_runs import train, weights
@@ -25,11 +26,13 @@ from resumed_runs import QUICK, Walk, assert_same
 from reverie.algos.settings import init_context
 from reverie.api import train_config
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.labels import LabelFile
 from reverie.experiment import labeling
 from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.labeling import LabelSession, LiveSession
 from reverie.experiment.learned_reward import LearnedReward, fit_labels
 from reverie.nn import reward_model
@@ -334,6 +337,18 @@ def test_runs_learn_from_the_reward_and_keep_the_environments(kind, offline, wal
     np.testing.assert_allclose(earned[1:][inside], np.diff(x)[inside], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "trained"), [("", "the environment's rewards"), ("preferences", "a reward of preferences")]
+)
+def test_a_run_does_not_continue_with_another_kind_of_reward(earlier, trained, walked, tmp_path, quick):
+    config = QUICK.merge(
+        {"steps": 20, "env.id": "Walk", "reward": earlier and write_labels(walked, tmp_path / "a", earlier)}
+    )
+    train_config(config, env=Walk, run=tmp_path / "run")
+    with pytest.raises(RunError, match=f"was trained with {trained}, which cannot change"):
+        train_config(config.merge({"reward": f"success:{tmp_path}/b"}), env=Walk, run=tmp_path / "run")
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_runs_resume_bit_for_bit_with_a_learned_reward(is_gone, walked, tmp_path, quick, monkeypatch):
     config = QUICK.merge({
@@ -516,6 +531,13 @@ def test_statistics_of_stored_rewards_do_not_scale_others(changes, follows, walk
         assert experiment.algo.preprocess.follows_rewards == follows
     finally:
         experiment.close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"human.success_reward": 0.0}, {"human.person": "mine:help"}])
+def test_a_key_whose_reward_is_not_learned_says_so(changes, said):
+    config = ExperimentConfig().merge({"human.person": "page", **changes})
+    ignore_row_rewards(config, contracts.build("dqn"), "reward = preferences:labels")
+    assert ["the key S ends episodes without human.success_reward" in line for line in said] == [True] * (not changes)
 
 
 def test_runs_with_actors_learn_from_the_reward(walked, tmp_path, quick):

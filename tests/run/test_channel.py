@@ -352,14 +352,19 @@ def test_a_checkpoint_behind_a_mark_has_it(tmp_path):
         ({"actors": 1}, "actors = 1"),
         ({"learners": 2}, "learners = 2"),
         ({"human": {"person": "page", "hz": 31}}, "human.hz = 31"),
+        (
+            {"algorithm": "tdmpc2", "algo.episodic": False},
+            "plans must know .*algo.episodic = True",
+        ),
         ({"env": TorchCycle, "envs": 2, "env.vectorization": "native"}, "environments on a device"),
         ({"env": "CartPole-v1", "envs": 2, "env.vectorization": "native"}, "S and F end one episode, .* env.num = 1"),
     ],
 )
 def test_what_excludes_a_page_is_named(settings, message, tmp_path):
-    given = {"env": functools.partial(Helped, "never"), "human": "page", "steps": 10, "console": False} | settings
+    algorithm = "dqn" if "envs" in settings else "sac"
+    given = {"algorithm": algorithm, "env": functools.partial(Helped, "never"), "human": "page", "console": False}
     with pytest.raises(ConfigError, match=message):
-        reverie.train("dqn" if "envs" in settings else "sac", run=tmp_path / "run", **given)
+        reverie.train(run=tmp_path / "run", steps=10, **given | settings)
 
 
 def test_a_page_without_its_packages_says_what_to_install(tmp_path, monkeypatch):

@@ -426,7 +426,7 @@ def _build_tagged_source(
             "sac, td3 or dqn, and with data a human.fraction above 0."
         )
     if human.intervention_reward and human.reward == "only":
-        ignore_row_rewards(algo, "human.reward = only")
+        ignore_row_rewards(config, algo, "human.reward = only")
     if fraction and getattr(config.algo, "entropy_backup", False) and human.reward == "add":
         logger.warning(
             "algo.entropy_backup = True: if rewards are for success alone, the entropy can be worth more, so that the "

@@ -177,7 +177,7 @@ def build_learned_reward(
         reward.fit_to(LabelFile.read(reward.path, kind))
     else:
         logger.warning(f"reward: {path} does not exist. The run goes on with the networks of its checkpoint")
-    ignore_row_rewards(algo, f"reward = {config.reward}")
+    ignore_row_rewards(config, algo, f"reward = {config.reward}")
     return reward
 
 
