@@ -201,7 +201,7 @@ class LeRobotMetadata:
 
 def _flatten(names: object) -> list[str]:
     """Return nested lists and mappings of names as one list. Numbers in a mapping are places, not names."""
-    items = list(names.values()) if isinstance(names, Mapping) else names
+    items: Any = list(names.values()) if isinstance(names, Mapping) else names
     if isinstance(names, Mapping) and all(isinstance(place, int) for place in items):
         items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
     elif isinstance(names, Mapping) and all(map(str.isdecimal, names)):

@@ -125,8 +125,11 @@ class TableReader(TransitionsReader):
     )
     has_final_steps: bool = False
     """See ``Transitions``."""
-    task_column_name: str = ""
-    """The column with the task of each step, if there are several; it is no observation alone."""
+
+    @property
+    def task_column_name(self) -> str:
+        """The column with the task of each step, if there are several; it is no observation alone."""
+        return ""
 
     @classmethod
     def matches(cls, source: Source) -> bool:

@@ -282,8 +282,8 @@ class TransitionsReader(Reader):
         if "observation" not in declared:
             fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path, tasks)}
             fields |= {"inferred": not self.options.classes}
-        elif observes_tasks and TASK not in declared["observation"].spaces:
-            fields |= {"observation": spaces.Dict({**declared["observation"].spaces, TASK: text_space(tasks)})}
+        elif observes_tasks and TASK not in fields["observation"].spaces:
+            fields |= {"observation": spaces.Dict({**fields["observation"].spaces, TASK: text_space(tasks)})}
         if "action" in declared:
             return DatasetInfo(**fields)
         actions = {
