@@ -24,7 +24,7 @@ from reverie.core.errors import DataError
 from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
-from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
+from reverie.datasets.source import Source, arrays_below, natural_sort_key, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import UNMARKED, LazyColumn, Transitions, TransitionsReader, chain
 
@@ -76,10 +76,8 @@ class ActReader(TransitionsReader):
 
     def _names(self, path: Path) -> set[str]:
         """Return the names of all arrays in a file."""
-        names: set[str] = set()
         with reading(path):
-            self._file(path).handle.visititems(lambda name, item: names.update([name] * hasattr(item, "dtype")))
-        return names
+            return {*arrays_below(self._file(path).handle)}
 
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all files as one column; compressed images are decoded."""

@@ -25,18 +25,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.spaces import columns_in
-from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
+from reverie.datasets.reader import PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
@@ -228,10 +225,6 @@ class TransitionsReader(Reader):
     """A dataset stored as transitions, in a ``file`` that is open inside its context."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
-    env_spaces: Mapping[str, Space] = MappingProxyType({})
-
-    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
-        self.env_spaces = dict(columns_in(observation, "obs"))
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"
