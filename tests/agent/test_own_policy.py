@@ -11,10 +11,11 @@ from gymnasium import spaces
 from torch import nn
 
 import reverie
+from log_capture import logged
 from masked_env import Masked
 from reverie.agent.own_policy import fit_action, make_player
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.datasets.format_detection import open_reader
 
@@ -88,11 +89,33 @@ def test_what_is_recorded_is_what_was_played(named, tmp_path, monkeypatch):
     assert [int(x) for x, last in zip(rows["action"], rows["is_last"], strict=True) if not last] == chosen
 
 
-def test_a_policy_gets_the_legal_actions():
-    def lowest(obs, action_mask):
-        return 2 + int(np.flatnonzero(action_mask)[0])  # Discrete(6, start=2)
+class Legal(nn.Module):
+    def forward(self, obs, action_mask):
+        assert action_mask.shape == (1, 6)
+        return torch.arange(6.0).expand(1, 6)
 
-    assert len(reverie.evaluate(Masked, lowest, 2).scores) == 2  # an illegal action is an error there
+
+def lowest(obs, action_masks):
+    return 2 + int(np.flatnonzero(action_masks)[0])  # Discrete(6, start=2)
+
+
+@pytest.mark.parametrize("tell", ["info", "method", "observation"])
+@pytest.mark.parametrize("policy", [lowest, Legal(), type("Model", (), {"predict": staticmethod(lowest)})()])
+def test_a_policy_gets_the_legal_actions(policy, tell):
+    options = {"kwargs": {"tell": tell}}
+    assert len(reverie.evaluate(Masked, policy, 2, env_options=options).scores) == 2  # an illegal action is an error
+
+
+@pytest.mark.parametrize("owner", ["policy", "environment"])
+@pytest.mark.parametrize("error", [KeyError("pole"), OSError("the camera is gone")])
+def test_errors_of_the_users_code_are_shown_as_they_are(owner, error, tmp_path):
+    def fail(*_):
+        raise error
+
+    env = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), fail if owner == "environment" else float)
+    with pytest.raises(EnvError if isinstance(error, OSError) else KeyError, match=str(error.args[0])) as caught:
+        reverie.record(env, fail if owner == "policy" else ALWAYS["left"], episodes=1, out=tmp_path / "log.hdf5")
+    assert isinstance(error, KeyError) or f"{__file__}:{fail.__code__.co_firstlineno + 1} in fail" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +165,6 @@ class Counting(nn.Module):
         return count / 100, count
 
 
-class Legal(nn.Module):
-    def forward(self, obs, action_mask):
-        assert action_mask.shape == (1, 6)
-        return torch.arange(6.0).expand(1, 6)
-
-
 @pytest.mark.parametrize("use_kernels", [True, False])
 def test_a_module_is_an_agent(use_kernels, tmp_path):
     with contextlib.nullcontext() if use_kernels else use_only_kernels():
@@ -164,7 +181,7 @@ def test_a_module_is_an_agent(use_kernels, tmp_path):
         reverie.record("CartPole-v1", Leaning(), episodes=1, out=tmp_path / "log.hdf5")
 
 
-def test_a_module_has_its_state_and_the_legal_actions():
+def test_a_module_has_its_state():
     agent = reverie.load(Counting(), env="Pendulum-v1")
     obs, state, actions = np.zeros(3), None, []
     for _ in range(3):
@@ -172,7 +189,100 @@ def test_a_module_has_its_state_and_the_legal_actions():
         actions.append(float(action[0]))
     assert actions == pytest.approx([0.0, 0.01, 0.02])
     assert agent.evaluate(1).lengths == [200]
-    assert len(reverie.load(Legal(), env=Masked).evaluate(2).scores) == 2  # an illegal action is an error there
+
+
+class Doubled(nn.Module):
+    """Twice the last number of the observation, as ``change`` returns it; the observation is called state."""
+
+    def __init__(self, change=lambda action: action, dtype=torch.float32):
+        super().__init__()
+        self.change, self.factor = change, nn.Parameter(torch.full((1,), 2.0, dtype=dtype))
+
+    def forward(self, state):
+        return self.change(state[:, 2:] * self.factor)
+
+
+def exported():
+    """Like a program of ``torch.export``, which takes seconds to make."""
+
+    def refuse(self):
+        raise NotImplementedError
+
+    module = type("GraphModule", (Doubled,), {"eval": refuse})()
+    members = {"module": lambda self: module, "__module__": "torch.export.exported_program"}
+    return type("ExportedProgram", (), members)()
+
+
+def counted(obs, state=None, *, episode_start):
+    assert bool(episode_start[0]) == (state is None)
+    return obs[2:] * 2, (state or 0) + 1
+
+
+def batched(returned=lambda action: action):
+    """As scikit-learn and d3rlpy predict."""
+    return type("Batched", (), {"predict": lambda self, X: returned(np.reshape(X, (1, 3))[:, 2:] * 2)})()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Doubled(), Doubled(dtype=torch.float64), Doubled(dtype=torch.bfloat16), Doubled(lambda action: (action, None)),
+        exported(), batched(), counted,
+        lambda obs: torch.tensor(obs[2:], requires_grad=True) * 2,
+    ],
+)  # fmt: skip
+def test_policies_of_each_form_act_as_themselves(policy):
+    agent, state = reverie.load(policy, env="Pendulum-v1"), None
+    for _ in range(2):
+        action, state = agent.act(np.array([0.0, 0.0, 0.5]), state)
+        assert action.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Doubled(lambda mean: (mean, mean)), Doubled(lambda action: (action, action, action)),
+        Doubled(lambda action: {"action": action}), Doubled(lambda mean: torch.distributions.Normal(mean, 1.0)),
+        type("NoForward", (nn.Module,), {})(), lambda obs: (obs[:1], {}), lambda obs: [obs[:1], {}],
+        batched(lambda action: (action, action)), batched(lambda action: {"action": action}),
+    ],
+)  # fmt: skip
+def test_outputs_that_could_be_another_thing_than_the_action_are_refused(policy):
+    with pytest.raises((ConfigError, DataError), match=r"lambda obs: policy\(obs\)\[0\]|expected an action in Box"):
+        reverie.load(policy, env="Pendulum-v1").act(np.zeros(3))
+
+
+class Normalized:
+    """A model of Stable-Baselines3 that learned in a VecNormalize: with its statistics, or from a file without them."""
+
+    norm_obs = True
+
+    def __init__(self, algorithm):
+        on_policy = {"gae_lambda": 0.9, "_last_original_obs": np.zeros((1, 3))}
+        off_policy = {"_last_original_obs": np.zeros((1, 3)), "_last_obs": np.full((1, 3), 9.0),
+                      "observation_space": spaces.Box(-1, 1, (3,), float)}  # fmt: skip
+        vars(self).update({"PPO": on_policy, "SAC": off_policy}.get(algorithm, {}))
+        self.algorithm = algorithm
+
+    def get_vec_normalize_env(self):
+        return self if self.algorithm == "with statistics" else None
+
+    def normalize_obs(self, obs):
+        return obs + 1
+
+    def predict(self, observation):
+        return observation[2:], None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "action", "told"),
+    [("", 0.0, ""), ("with statistics", 1.0, "VecNormalize"), ("PPO", 0.0, "statistics"), ("SAC", 0.0, "statistics")],
+)
+def test_observations_are_normalized_as_in_the_training_of_a_model(algorithm, action, told):
+    with logged() as lines:
+        agent = reverie.load(Normalized(algorithm), env="Pendulum-v1")
+    assert agent.act(np.zeros(3))[0] == [action]
+    assert [told in line for line in lines] == [True] * bool(told)
 
 
 def test_commands_take_a_policy_as_they_take_a_run(tmp_path, monkeypatch, capsys):
@@ -194,5 +304,5 @@ def test_commands_take_a_policy_as_they_take_a_run(tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize("policy", ["CartPole-v1", 3, Model])
 def test_what_is_no_policy_is_refused(policy):
-    with pytest.raises(ConfigError, match="expected a function of the observation"):
+    with pytest.raises(ConfigError, match="a function of the observation that returns an action"):
         make_player("CartPole-v1", policy)

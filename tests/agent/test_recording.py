@@ -39,10 +39,11 @@ def agent(tmp_path_factory):
     return reverie.load(folder)
 
 
-def test_record_episodes_and_play_them_again(agent, tmp_path):
+def test_record_episodes_and_play_them_again(agent, tmp_path, said):
     for name in "de":
         done = record_agent(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
         assert (done.episodes, done.steps) == (2, 400)
+    assert "recording 2 episodes: about 0.0 MB per 1,000 steps" in said[0]
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
     assert about.env_spec == json.loads(

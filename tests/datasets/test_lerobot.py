@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import yaml
 from PIL import Image
 
 from lerobot_files import CAMERA, SIDES, frame, lerobot
@@ -273,6 +274,11 @@ def test_joined_datasets_have_the_same_elements(tmp_path):
     names = {"observation.state": {"motors": ["left", "right"]}, "action": ["grip"]}
     first, second, third = (lerobot(tmp_path / name, 3, LIVED, videos=False) for name in "abc")
     changed(first, names=names)
+    for places in ({"right": 1, "left": 0}, {"1": "right", "0": "left"}):
+        changed(second, names={"observation.state": places, "action": {"grip": 0}})
+        assert open_reader([str(first), str(second)]).info().element_names["obs/state"] == ("left", "right")
+    changed(third, names={"observation.state": ["state"]})
+    assert "obs/state" not in open_reader(third).info().element_names
     changed(second, names={"observation.state": ["right", "left"]})
     with pytest.raises(
         DataError, match=r"b names the elements of obs/state right, left, but .*a has the order left, ri"
@@ -287,6 +293,28 @@ def test_joined_datasets_have_the_same_elements(tmp_path):
         "elements of obs/state differ: x, y and left, right",
     ):
         assert any(remark in line for line in reader.remarks()), remark
+
+
+@pytest.mark.parametrize("action", ["action", "actions"])
+def test_the_task_is_no_observation_alone(tmp_path, action):
+    """openpi's names of features: the columns that an error proposes are right."""
+
+    def more(table, lived):
+        return {{"observation.state": "state", "action": action}.get(name, name): table[name] for name in table}
+
+    folder = lerobot(tmp_path / "d", 2, videos=False, more=more)
+    float_features = {"state": {"dtype": "float32", "shape": [2]}, action: {"dtype": "float32", "shape": [1]}}
+    changed(folder, features=json.loads((folder / "meta/info.json").read_text())["features"] | float_features)
+    with pytest.raises(ConfigError, match="no column is assigned to obs") as error:
+        open_reader(folder)
+    columns = yaml.safe_load(re.search(r"--data.columns '(.*?)'", str(error.value))[1])
+    reader = open_reader(folder, ReadOptions(columns=columns))
+    assert set(reader.info().observation) == {"state", "task"}
+    assert joined(reader.parts())["obs/task"][0] == "lift"
+    del columns["obs.task"]
+    reader = open_reader(folder, ReadOptions(columns=columns))
+    reader.info()
+    assert "the episodes have different tasks, which are not observed" in reader.remarks()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Files of other libraries: OGBench, imitation, Stable-Baselines 2, robots' episodes, Dreamer."""
 
-import io
 import json
 import os
 import zipfile
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import zarr
 from gymnasium import spaces
-from PIL import Image
 
 from d4rl_files import cat, columns
 from formats import FORMATS, save_table, write_act, write_zarr
@@ -272,18 +270,9 @@ def zip_folder(folder, file, compression):
     return file
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_cameras_of_act(tmp_path, compressed):
-    """Compressed ones are filled with zeros to the same length."""
+def test_cameras_of_act(tmp_path):
     frames = np.random.default_rng(0).integers(0, 255, (5, 8, 10, 3)).astype(np.uint8)
-    stored = frames
-    if compressed:
-        files = [io.BytesIO() for _ in frames]
-        for frame, file in zip(frames, files, strict=True):
-            Image.fromarray(frame).save(file, "PNG")
-        longest = max(len(file.getvalue()) for file in files) + 3
-        stored = np.stack([np.frombuffer(file.getvalue().ljust(longest, b"\0"), np.uint8) for file in files])
-    write_act(tmp_path, **{"observations/images/top": stored, "rewards": np.ones(5), "compress_len": np.zeros(5)})
+    write_act(tmp_path, **{"observations/images/top": frames, "rewards": np.ones(5), "compress_len": np.zeros(5)})
     with open_reader(str(tmp_path)) as reader:
         rows = joined(reader.parts())
         last = np.flatnonzero(rows["is_last"])[2]  # of an episode of five steps
@@ -392,3 +381,8 @@ def test_dreamer_replays_with_one_hot_actions_and_latents(tmp_path):
         assert reader.info().action == spaces.Discrete(3)
         assert list(reader.info().observation.spaces) == ["image"]
         assert reader.remarks() == ["left out: dyn/deter, log/x"]
+    for name in ("is_last", "is_first"):
+        rest = {key: values for key, values in arrays.items() if key != name}
+        with open_reader(saved(tmp_path / f"20260101T0-{name}-0-6.npz", **rest)) as reader:
+            np.testing.assert_equal(joined(reader.parts()), rows)
+            assert f"there is no {name}: an episode ends where the next one begins" in reader.remarks()

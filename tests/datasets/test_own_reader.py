@@ -76,6 +76,15 @@ def test_rows_and_tools(folder, tmp_path, capsys):
     assert "19 rows in 5 episodes: sound" in capsys.readouterr().out
 
 
+def test_a_mistake_in_a_reader_is_no_damaged_file(folder):
+    path = str(folder[0])
+    with (
+        pytest.raises(KeyError),
+        open_reader([path, path], ReadOptions(reader=f"{folder[1]}(change='rows[0]')")) as reader,
+    ):
+        list(reader.parts())
+
+
 def test_readers_of_installed_packages_are_asked_first(folder, monkeypatch):
     path, target = folder
     with pytest.raises(DataError, match="contains a, end, o, r: expected"):

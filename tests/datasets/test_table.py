@@ -6,12 +6,14 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 from PIL import Image
 
 from formats import save_table as save
 from formats import table_columns as columns
 from recordings import LIVED, Lived, assert_same, check, expected, joined
+from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
 from reverie.datasets.convert import write_dataset
@@ -30,6 +32,14 @@ MAPPING = {
 def _small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
+
+
+def test_names_of_columns_are_what_is_written(tmp_path):
+    (tmp_path / "a.csv").write_text("0,0.10,on\n1,5,0\n3,6,1\n4,6,1\n")
+    assert main(["data", "info", str(tmp_path / "a.csv"), "--columns", "{obs: [0, 0.10], action: on}"]) == 0
+    for number in (0, True):
+        with pytest.raises(ConfigError, match=r"Quote names, such as '0\.10' or 'on'"):
+            ReadOptions().merge({"columns": {"obs": number, "action": "on"}})
 
 
 @pytest.mark.parametrize(("kind", "pieces"), [("stream", 1), ("file", 3), ("parquet", 3)])
@@ -268,6 +278,8 @@ def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
     rows = {name: np.concatenate([part[name] for part in reader.parts()]) for name in ("propensity", "is_last")}
     np.testing.assert_allclose(rows["propensity"][~rows["is_last"]], values["prob"])
     assert (rows["propensity"][rows["is_last"]] == 1).all()
+    path = str(save(tmp_path / "rounded", values | {"prob": [1.0000001, *values["prob"][1:]]}))
+    assert joined(open_reader(path, ReadOptions(columns=mapping)).parts())["propensity"].max() == 1
     for wrong in (0.0, 1.5, float("nan")):
         path = str(save(tmp_path / f"e{wrong}", values | {"prob": [0.5, wrong, *values["prob"][2:]]}))
         with pytest.raises(
@@ -275,6 +287,31 @@ def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
             match=f"the propensity of step 1 is {wrong}: expected the probability of the recorded action, above 0",
         ):
             open_reader(path, ReadOptions(columns=mapping)).rows()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id"),  # RLlib
+        ("observation", "next.observation", "action", "next.reward", "next.terminated", "next.truncated", "traj_ids"),
+        ("Observation", "next_state", "Action", "Reward", "Done", "Timeouts", "session_id"),
+    ],
+)
+def test_the_columns_that_an_error_proposes_are_read(names):
+    values = columns()
+    own = ("observation.state", "after", "action", "next.reward", "next.done", "timeout", "episode_index")
+    table = pa.table({name: values[column] for name, column in zip(names, own, strict=True)})
+    with pytest.raises(ConfigError, match="no column is assigned") as error:
+        open_reader(table)
+    proposal = yaml.safe_load(re.search(r"--data.columns '(.*?)'", str(error.value))[1])
+    check(open_reader(table, ReadOptions(columns=proposal)), expected(LIVED))
+
+
+@pytest.mark.parametrize(("method", "advice"), [("collect", r"data\.collect\(\)"), ("compute", r"data\.compute\(\)")])
+def test_tables_that_are_not_in_memory_are_no_damaged_files(method, advice):
+    lazy = type("LazyFrame", (), {"columns": ["a"], method: lambda self: None})()
+    with pytest.raises(ConfigError, match=rf"data = LazyFrame: it is no table in memory .*Pass {advice}"):
+        open_reader(lazy)
 
 
 def test_what_must_be_said(tmp_path):

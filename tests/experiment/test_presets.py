@@ -433,7 +433,7 @@ def sectioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("config").mkdir()
     Path("config/a.yaml").write_text(
-        "defaults: {steps: 500, seed: 1}\natari: {env: ALE/Pong-v5, seed: 2}\ndebug: {steps: 50}\nempty:\n"
+        "defaults: {steps: 500, seed: 1}\natari: {env: ALE/Pong-v5, seed: 2}\ndebug: {steps: 50}\noff:\n"
     )
     Path("config/b.yaml").write_text("debug: {seed: 3, algo.batch_size: 4}\n")
 
@@ -443,7 +443,7 @@ def test_sections_are_united_in_the_order_of_their_names(commanded: list[Experim
     a, b = "config/a.yaml", "config/b.yaml"
     for words in (
         "defaults atari debug", f"defaults atari debug --config {a} {b}",
-        f"debug empty atari defaults --config {a} --algo.batch-size 8", "debug defaults --seed 9 --env CartPole-v1",
+        f"debug off atari defaults --config {a} --algo.batch-size 8", "debug defaults --seed 9 --env CartPole-v1",
     ):  # fmt: skip
         main(["train", "dqn", "--configs", *words.split()])
     commanded.append(settings_of("dqn", config=[f"{a}#atari", f"{a}#defaults"]))

@@ -19,7 +19,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import aligned_copy
 from reverie.core.errors import DataError, short_repr
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
-from reverie.core.masks import ensure_legal_choice
+from reverie.core.masks import ensure_legal_choice, mask_in
 from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replace_at_path
 from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import QValues, Step
@@ -197,6 +197,11 @@ class ObsConverter:
         rest = {key: x for key, x in obs.items() if key != MASK_KEY}
         is_plain = not isinstance(self.space, spaces.Dict) and [*rest] == ["observation"]
         return rest["observation"] if is_plain else rest, obs[MASK_KEY]
+
+    def find_mask(self, obs: Any) -> Any:
+        """Return the action mask in ``obs``; None if the environment gives none, or in another place."""
+        is_observed = self._mask_wrapper is not None and self._mask_wrapper.source == "observation"
+        return mask_in(obs["observation"] if self._uses_render else obs) if is_observed else None
 
     def count_obs(self, obs: Any) -> tuple[int | None, Any]:
         """Return the number of observations in ``obs``, None for a single one; and ``obs`` with arrays for tensors.

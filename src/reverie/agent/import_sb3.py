@@ -22,7 +22,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from reverie.agent.sb3_pickles import ObsStatistics, read_space, read_statistics
+from reverie.agent.sb3_pickles import ObsStatistics, read_pickle, read_space, read_statistics, seems_normalized
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
@@ -169,8 +169,11 @@ class SB3Archive:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether an on-policy agent was trained with VecNormalize; files of off-policy agents do not tell."""
-        return "gae_lambda" in self.data and self.data.get("_last_original_obs") is not None
+        """See ``seems_normalized``."""
+        kept = {name: self.data[name] for name in ("_last_obs", "_last_original_obs") if self.data.get(name)}
+        with contextlib.suppress(Exception):  # arrays of another version of NumPy, which only off-policy agents need
+            kept = {name: read_pickle(base64.b64decode(value[":serialized:"])) for name, value in kept.items()}
+        return seems_normalized({**self.data, **kept, "observation_space": self.observation_space})
 
     def tensor(self, name: str) -> Tensor:
         """Return the weights ``name``, and note that they were read."""

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import ArrayLike
-from torch import nn
+from torch import Tensor, nn
 
 from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy_readable
 from reverie.agent.play import first_seed, play_episode
 from reverie.agent.play import max_episode_steps as step_limit
 from reverie.agent.player import AgentState, Player, policy_mode
+from reverie.agent.sb3_pickles import seems_normalized
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.images import last_frame
 from reverie.core.imports import import_object, is_module_name
 from reverie.core.logger import logger
+from reverie.core.masks import MaskCodec
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import has_players
 from reverie.datasets.options import RecordConfig
@@ -35,9 +39,19 @@ from reverie.run.evaluate import Evaluation, warn_takeovers
 MASK_NAMES = ("action_masks", "action_mask")
 """Parameters of a policy that take the legal actions."""
 
-Choose = Callable[[Any, Any, bool, Any], tuple[Any, Any]]
-"""Returns an action and the policy's next memory: for an observation, the memory, whether the most likely action is
-taken, and the legal actions."""
+BATCH_NAMES = ("X", "x")
+"""First parameters of ``predict`` that take a batch, as in scikit-learn and in d3rlpy."""
+PASS_A_FUNCTION = (
+    "Pass a function that returns the action, as the author of the policy computes it, such as lambda obs: "
+    "policy(obs)[0]."
+)
+NORMALIZED = (
+    "the model learned in a VecNormalize. If that normalized observations, load the model with their statistics: "
+    "{}.load(FILE, env=VecNormalize.load(STATISTICS, VEC_ENV))"
+)
+Choose = Callable[[Any, Any, bool, bool, Any], tuple[Any, Any]]
+"""Returns an action and the policy's next memory: for an observation, the memory, whether an episode begins, whether
+the most likely action is taken, and the legal actions."""
 
 
 def evaluate(
@@ -80,78 +94,153 @@ def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None
 
 
 def _check_policy(policy: object) -> None:
-    """Raise ConfigError unless ``policy`` can be called, or has a method ``predict``."""
-    if isinstance(policy, type) or not (callable(policy) or callable(getattr(policy, "predict", policy))):
-        raise ConfigError(
-            f"policy = {short_repr(policy)}: expected a function of the observation that returns an action, a PyTorch "
-            "module, or an object with a method predict, as models of Stable-Baselines3 have."
-        )
+    """Raise ConfigError unless ``policy`` has one of the ``FORMS``."""
+    if isinstance(policy, type) or not any(form.matches(policy) for form in FORMS):
+        forms = "; ".join(form.name for form in FORMS)
+        raise ConfigError(f"policy = {short_repr(policy)}: expected one of these: {forms}.")
 
 
 def _read_policy(policy: Any, space: spaces.Space[Any]) -> Choose:
-    """Return a function that calls ``policy``, which chooses actions in ``space``, as it expects."""
-    if isinstance(policy, Player):
-        return lambda obs, state, deterministic, mask: policy.act(
-            obs, state, deterministic=deterministic, action_mask=mask
-        )
-    if callable(predict := getattr(policy, "predict", None)):
-        return _read_predict(predict)
-    if isinstance(policy, nn.Module):
-        return _read_module(policy, space)
-    names = _parameters(policy)
-    mask_name = next((name for name in MASK_NAMES if name in names), "")
-    return lambda obs, state, deterministic, mask: (policy(obs, **({mask_name: mask} if mask_name else {})), None)
+    """Return a function that calls ``policy``, which chooses actions in ``space``, as its form says."""
+    return next(form.read(policy, space) for form in FORMS if form.matches(policy))
 
 
-def _read_module(module: nn.Module, space: spaces.Space[Any]) -> Choose:
-    """Return a function that calls ``module`` with batches of one observation, and of its state if it takes one.
+def _read_function(function: Callable[..., Any], space: spaces.Space[Any]) -> Choose:
+    """Return a function that calls ``function`` with one observation, and those other arguments that it takes."""
+    names = _optional_parameters(function)
+
+    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
+        arguments = dict.fromkeys(MASK_NAMES, mask) | {"state": memory, "deterministic": deterministic}
+        arguments["episode_start"] = np.array([is_first])
+        output = function(obs, **{name: value for name, value in arguments.items() if name in names})
+        return _split_memory(output, "state" in names, space)
+
+    return choose
+
+
+def _split_memory(output: Any, takes_state: bool, space: spaces.Space[Any]) -> tuple[Any, Any]:
+    """Return the action in the ``output`` of a policy and its next memory; DataError if there may be something else."""
+    is_pair = isinstance(output, tuple) and len(output) == 2
+    if is_pair and (takes_state or output[1] is None):
+        action, memory = output
+        return action, memory
+    if isinstance(output, tuple | Mapping) and not isinstance(space, spaces.Tuple | spaces.Dict):
+        kind = f"{type(output).__name__} of {len(output)} values"
+        raise DataError(f"the policy returned a {kind}: expected an action in {space}. {PASS_A_FUNCTION}")
+    return output, None
+
+
+def _read_predict(model: Any, space: spaces.Space[Any]) -> Choose:
+    """Return a function that calls ``model.predict``, with a batch of one observation if its parameter is X or x."""
+    first = next(iter(_parameters(model.predict)), "")
+    normalize, flatten_mask = _find_normalizer(model), MaskCodec(space)
+    predict = _read_function(model.predict, space)
+
+    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
+        flags = None if mask is None else flatten_mask(mask)
+        values = _to_batch(normalize(obs), np.asarray) if first in BATCH_NAMES else normalize(obs)
+        action, memory = predict(values, memory, is_first, deterministic, flags)
+        return (_best_action(np.asarray(action)[0], flags, space) if first in BATCH_NAMES else action), memory
+
+    return choose
+
+
+def _find_normalizer(model: Any) -> Callable[[Any], Any]:
+    """Return the function with which VecNormalize normalized observations in the training of ``model``."""
+    vec_normalize = model.get_vec_normalize_env() if hasattr(model, "get_vec_normalize_env") else None
+    if vec_normalize is not None and vec_normalize.norm_obs:
+        logger.info("observations are normalized by the statistics of the model's VecNormalize")
+        return vec_normalize.normalize_obs  # type: ignore[no-any-return]  # of Stable-Baselines3
+    if vec_normalize is None and seems_normalized(getattr(model, "__dict__", {})):
+        logger.warning(NORMALIZED.format(type(model).__name__))
+    return lambda obs: obs
+
+
+def _read_module(module: Any, space: spaces.Space[Any]) -> Choose:
+    """Return a function that calls ``module`` with batches of one observation.
 
     Of n outputs for a choice among n actions, the highest one that is legal is chosen.
     """
-    module.eval()
-    device = next((x.device for x in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    names = _parameters(module.forward)
+    module = module.module() if _is_exported(module) else module
+    if getattr(module.forward, "__name__", "") == nn.Module.forward.__name__:
+        raise ConfigError(f"policy = {type(module).__name__} defines no forward: expected one. {PASS_A_FUNCTION}")
+    with contextlib.suppress(NotImplementedError):  # of exported modules, which have no modes
+        module.eval()
+    tensors = [*module.parameters(), *module.buffers()]
+    device = next((x.device for x in tensors), torch.device("cpu"))
+    dtype = next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
+    forward, flatten_mask = _read_function(module.forward, space), MaskCodec(space)
 
-    def to_batch(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: to_batch(part) for key, part in value.items()}
-        array = np.asarray(value)
-        return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array, device=device)[None]
+    def to_tensor(value: object) -> Tensor:
+        tensor = torch.as_tensor(np.asarray(value), device=device)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     @torch.no_grad()
-    def choose(obs: Any, state: Any, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        arguments = {} if mask is None else dict.fromkeys(MASK_NAMES, to_batch(mask))
-        arguments["state"] = state
-        output = module(to_batch(obs), **{name: x for name, x in arguments.items() if name in names})
-        output, memory = output if isinstance(output, tuple) else (output, None)
-        action = output[0].cpu().numpy()
-        if isinstance(space, spaces.Discrete) and action.size == space.n > 1:
-            legal = action if mask is None else np.where(np.asarray(mask, bool), action, -np.inf)
-            action = space.start + legal.argmax()
-        return action, memory
+    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
+        flags = None if mask is None else flatten_mask(mask)
+        batch_flags = None if flags is None else to_tensor(flags)[None]
+        output, memory = forward(_to_batch(obs, to_tensor), memory, is_first, deterministic, batch_flags)
+        if not isinstance(output, Tensor):
+            raise DataError(f"the policy returned a {type(output).__name__}: expected a tensor. {PASS_A_FUNCTION}")
+        values = output[0].cpu()
+        return _best_action((values.double() if values.is_floating_point() else values).numpy(), flags, space), memory
 
     return choose
 
 
-def _read_predict(predict: Callable[..., Any]) -> Choose:
-    """Return a function that calls ``predict`` of a model with those arguments of Stable-Baselines3 that it takes."""
-    names = _parameters(predict)
-
-    def choose(obs: Any, state: Any, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        arguments = {"state": state, "episode_start": np.array([state is None]), "deterministic": deterministic}
-        arguments |= {} if mask is None else dict.fromkeys(MASK_NAMES, mask)
-        chosen = predict(obs, **{name: value for name, value in arguments.items() if name in names})
-        action, memory = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, None)
-        return action, memory
-
-    return choose
+def _is_exported(policy: object) -> bool:
+    """Return whether ``policy`` is a program of ``torch.export``, whose import takes a second."""
+    return type(policy).__module__.startswith("torch.export.")
 
 
-def _parameters(function: Callable[..., Any]) -> set[str]:
+def _to_batch(obs: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return an observation as a batch of one; ``convert`` makes an array or a tensor of each part."""
+    if isinstance(obs, Mapping):
+        return {key: _to_batch(part, convert) for key, part in obs.items()}
+    return tuple(_to_batch(part, convert) for part in obs) if isinstance(obs, tuple) else convert(obs)[None]
+
+
+def _best_action(output: np.ndarray, flags: np.ndarray | None, space: spaces.Space[Any]) -> Any:
+    """Return the legal action of the highest of n outputs for a choice among n actions; other outputs as they are."""
+    if not isinstance(space, spaces.Discrete) or output.size != space.n or space.n == 1:
+        return output
+    values = output.reshape(-1)
+    return space.start + (values if flags is None else np.where(flags, values, -np.inf)).argmax()
+
+
+class Form(NamedTuple):
+    """How policies of one kind are called."""
+
+    name: str
+    """For errors."""
+    matches: Callable[[object], bool]
+    read: Callable[[Any, spaces.Space[Any]], Choose]
+
+
+FORMS = (
+    Form(
+        "an object with a method predict, as models of Stable-Baselines3 have",
+        lambda policy: callable(getattr(policy, "predict", None)), _read_predict,
+    ),
+    Form(
+        "a PyTorch module whose output is the action, or a value of each action",
+        lambda policy: isinstance(policy, nn.Module) or _is_exported(policy), _read_module,
+    ),
+    Form("a function of the observation that returns an action", callable, _read_function),
+)  # fmt: skip
+"""The forms of policies, of which the first that matches is taken."""
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
     try:
-        return {*inspect.signature(function).parameters}
+        return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):  # of a compiled function
-        return set()
+        return []
+
+
+def _optional_parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters after the observation, which may be called state itself."""
+    return _parameters(function)[1:]
 
 
 def _name_of(policy: object) -> str:
@@ -239,6 +328,11 @@ class PolicyAgent(Agent):
         return result
 
     @property
+    def algorithm(self) -> str:
+        """Name of the policy."""
+        return self.name
+
+    @property
     def label(self) -> str:
         """Name of the policy, for datasets."""
         return self.name
@@ -254,8 +348,10 @@ class PolicyAgent(Agent):
         action_mask: Any = None, goal: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for a single observation."""
-        action, memory = self.choose(obs, None if state is None else state.policy, deterministic, action_mask)
-        return fit_action(self.action_space, action), AgentState(memory, ())
+        mask = self.observer.find_mask(obs) if action_mask is None else action_mask
+        memory, is_first = (None, True) if state is None else (state.policy, False)
+        action, memory = self.choose(obs, memory, is_first, deterministic, mask)
+        return fit_action(self.action_space, to_numpy_readable(action)), AgentState(memory, ())
 
     def override(self, state: AgentState, action: Any) -> AgentState:
         """Return ``state``: the policy is not told of other actions."""
@@ -264,18 +360,21 @@ class PolicyAgent(Agent):
 
 def fit_action(space: spaces.Space[Any], action: Any) -> Any:
     """Return ``action`` with the types and within the bounds of ``space``; DataError if it is not in it."""
-    if isinstance(space, spaces.Box):
-        array = np.asarray(action, np.float64)
-        if array.size == int(np.prod(space.shape)) and np.isfinite(array).all():
-            return np.clip(array.reshape(space.shape), space.low, space.high).astype(space.dtype)
-    elif isinstance(space, spaces.Dict) and isinstance(action, Mapping) and set(action) == set(space):
-        return {key: fit_action(part, action[key]) for key, part in space.items()}
-    elif isinstance(space, spaces.Tuple) and isinstance(action, tuple | list) and len(action) == len(space):
-        return tuple(fit_action(part, value) for part, value in zip(space, action, strict=True))
-    elif isinstance(space, spaces.Discrete):
-        array = np.asarray(action)
-        if array.size == 1 and space.contains(number := int(array.reshape(())) if array.dtype.kind in "iub" else -1):
-            return space.dtype.type(number)
-    elif space.contains(array := np.asarray(action, space.dtype)):
-        return array
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # no array of numbers
+        if isinstance(space, spaces.Box):
+            array = np.asarray(action, np.float64)
+            if array.size == int(np.prod(space.shape)) and np.isfinite(array).all():
+                return np.clip(array.reshape(space.shape), space.low, space.high).astype(space.dtype)
+        elif isinstance(space, spaces.Dict) and isinstance(action, Mapping) and set(action) == set(space):
+            return {key: fit_action(part, action[key]) for key, part in space.items()}
+        elif isinstance(space, spaces.Tuple) and isinstance(action, tuple | list) and len(action) == len(space):
+            return tuple(fit_action(part, value) for part, value in zip(space, action, strict=True))
+        elif isinstance(space, spaces.Discrete):
+            array = np.asarray(action)
+            if array.size == 1 and space.contains(
+                number := int(array.reshape(())) if array.dtype.kind in "iub" else -1
+            ):
+                return space.dtype.type(number)
+        elif space.contains(array := np.asarray(action, space.dtype)):
+            return array
     raise DataError(f"the policy returned {short_repr(action)}: expected an action in {space}.")

@@ -293,6 +293,11 @@ class Player:
         return make_gym(self.config.env, self.factory, render)
 
     @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.config.algo.algorithm
+
+    @property
     def label(self) -> str:
         """Name of the learner and the checkpoint, for datasets."""
         return f"{type(self.algo).__name__} ({self.checkpoint.name})"

@@ -18,6 +18,7 @@ from reverie.agent.own_policy import make_player
 from reverie.agent.play import first_seed, max_episode_steps, play_episode
 from reverie.agent.player import Player, actions_label
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
+from reverie.core.files import not_of_disk
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, episode_rows
 from reverie.core.seeding import seeded_rng
@@ -44,9 +45,9 @@ def record(
     Args:
         env: the environment, as for :func:`reverie.train`.
         policy: a function of the observation that returns an action; a PyTorch module, which is called with batches of
-            one observation; an object with ``predict``, as models of Stable-Baselines3 have; or an agent. The legal
-            actions are passed to a parameter ``action_masks`` or ``action_mask``. Actions beyond the bounds of a Box
-            are clipped.
+            one observation; an object with ``predict``, as models of Stable-Baselines3 have; or an agent. Parameters
+            ``action_masks`` or ``action_mask`` get the legal actions, ``state`` the second value that the last call
+            returned. Actions beyond the bounds of a Box are clipped.
         out: a folder that does not exist yet, a file for d4rl, robomimic and tianshou, or ``minari:NAME``.
         episodes: number of episodes.
         steps: number of env steps, instead of episodes; the last episode is truncated.
@@ -118,6 +119,7 @@ class PlayedReader(Reader):
     """A dataset reader that plays episodes with an agent while they are read."""
 
     format = "episodes of an agent"
+    is_guarded = False
 
     def __init__(self, agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
         super().__init__(target)
@@ -147,8 +149,9 @@ class PlayedReader(Reader):
         """Yield each episode once it is played."""
         pair = self.view.space, self.env.action_space
         cut_off: list[int] = []
-        for episode in record_episodes(self.agent, self.env, self.config, self.limit, cut_off):
-            yield rows_of(episode, pair)
+        with not_of_disk("the policy or the environment"):
+            for episode in record_episodes(self.agent, self.env, self.config, self.limit, cut_off):
+                yield rows_of(episode, pair)
         if cut_off:
             ended = (
                 f"{count_noun(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
@@ -227,12 +230,9 @@ def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: 
     row = (
         estimated_file_size(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
     )
-    unit = (
-        f"{config.steps:,} steps"
-        if config.steps
-        else f"{count_noun(config.episodes or 0, 'episode')}, each 1,000 steps"
-    )
-    return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
+    if config.steps:
+        return f"recording {config.steps:,} steps: about {config.steps * row / 1e6:,.1f} MB"
+    return f"recording {count_noun(config.episodes or 0, 'episode')}: about {row / 1e3:,.1f} MB per 1,000 steps"
 
 
 def record_episodes(

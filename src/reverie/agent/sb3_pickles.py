@@ -10,6 +10,7 @@ import io
 import math
 import pickle
 import pickletools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +102,28 @@ def _make_space(attributes: Attributes) -> Space[Any] | None:
             known = [(key, part) for key, part in parts if part is not None]
             return spaces.Dict(known) if len(known) == len(parts) else None
     return None
+
+
+def seems_normalized(attributes: Mapping[str, Any]) -> bool:
+    """Return whether an agent with these attributes learned in a VecNormalize, which normalizes observations.
+
+    Only on-policy agents keep an original observation for this reason alone. Off-policy agents tell it if their latest
+    observation is outside of its space, and the original one is not.
+    """
+    names = ("_last_obs", "_last_original_obs", "observation_space")
+    latest, original, boxes = (_by_key(attributes.get(name)) for name in names)
+    if "gae_lambda" in attributes:
+        return bool(original)
+    return any(
+        isinstance(box, spaces.Box) and box.contains(original[key][0]) and not box.contains(latest[key][0])
+        for key, box in boxes.items() if key in latest and key in original
+    )  # fmt: skip
+
+
+def _by_key(values: Any) -> dict[str, Any]:
+    """Return observations, or their spaces, by key; empty if there are none."""
+    parts = values if isinstance(values, Mapping | spaces.Dict) else {"": values}
+    return {key: part for key, part in parts.items() if part is not None}
 
 
 def read_statistics(file: Path) -> ObsStatistics | None:

@@ -342,8 +342,15 @@ def coerce(value: object, hint: object, setting_name: str) -> Any:
     is_instance = hint is Any or (isinstance(hint, type) and isinstance(value, hint))
     if is_instance and not (hint is int and isinstance(value, bool)):
         return value
-    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {expected}.")
+    raise _type_error(value, hint, setting_name)
+
+
+def _type_error(value: object, hint: object, setting_name: str) -> ConfigError:
+    expected = getattr(hint, "__name__", str(hint)) if typing.get_origin(hint) is None else str(hint)
+    values = value if isinstance(value, list | tuple) else [value]
+    is_typed_name = "str" in expected and any(isinstance(item, bool | int | float) for item in values)
+    advice = " Quote names, such as '0.10' or 'on', which YAML reads as a number or a truth value." * is_typed_name
+    return ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {expected}.{advice}")
 
 
 def _coerce_tuple(value: object, args: tuple[Any, ...], setting_name: str) -> tuple[Any, ...] | None:
@@ -370,7 +377,7 @@ def _coerce_union(value: object, args: tuple[Any, ...], hint: object, setting_na
             return coerce(value, option, setting_name)
         except ConfigError:
             continue
-    raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {hint}.")
+    raise _type_error(value, hint, setting_name)
 
 
 def _to_python_scalar(value: object) -> Any:

@@ -30,7 +30,13 @@ LIBYAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _UniqueKeys(yaml.constructor.SafeConstructor):
-    """Rejects duplicate keys in a mapping; YAML's own loader uses the last one."""
+    """Rejects duplicate keys in a mapping; YAML's own loader uses the last one. Rejects NUL, which no path may have."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return the text of a node; YAMLError for NUL."""
+        if "\0" in node.value:  # never in a mapping
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the character NUL.")
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node; YAMLError for duplicate keys."""
@@ -61,11 +67,16 @@ def _resolve(kind: object, value: object, implicit: object) -> Any:
     return resolver.resolve(kind, value, implicit)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file; ConfigError if there is none."""
+def read_yaml(path: Path, name_levels: int = 0) -> dict[str, Any]:
+    """Read the mapping in a YAML file; ConfigError if there is none.
+
+    ``name_levels``: of mappings, from the outermost one, whose keys are names. These stay as written, also ``on`` and
+    ``0.10``, which YAML reads as a truth value and as a number.
+    """
     try:
         stat = os.stat(path)
-        content = pickle.loads(_read_yaml(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino)))  # a copy for the caller
+        stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        content = pickle.loads(_read_yaml(path, stamp, name_levels))  # a copy for the caller
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}.{near(path)}") from None
     except RecursionError:
@@ -80,12 +91,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 @functools.lru_cache(MAX_FILES)
-def _read_yaml(path: Path, _stamp: tuple[int, ...]) -> bytes:
+def _read_yaml(path: Path, _stamp: tuple[int, ...], name_levels: int) -> bytes:
     """Return the pickled content of a YAML file; it is read again when the file has changed."""
     text = read_file(path, LARGEST_YAML).decode()
     is_plain = len(text) <= MAX_SECTIONED and "&" not in text and "\n..." not in text  # no aliases, one document
-    sections = _parse_sections(text) if is_plain else None
-    return pickle.dumps(_parse_yaml(text) if sections is None else sections)
+    sections = _parse_sections(text) if is_plain and not name_levels else None
+    return pickle.dumps(_parse_yaml(text, name_levels) if sections is None else sections)
 
 
 @functools.lru_cache(5_000)
@@ -122,15 +133,15 @@ def _parse_section(text: str) -> dict[Any, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str, name_levels: int = 0) -> Any:
     """Parse ``text``; YAMLError if its aliases expand to too many values."""
     if _max_depth(text) <= MAX_DEPTH:
         with contextlib.suppress(yaml.YAMLError):  # the errors of the other loader show the line
-            return _load_yaml(_FastLoader, text)
-    return _load_yaml(_Loader, text)
+            return _load_yaml(_FastLoader, text, name_levels)
+    return _load_yaml(_Loader, text, name_levels)
 
 
-def _load_yaml(loader_class: Any, text: str) -> Any:
+def _load_yaml(loader_class: Any, text: str, name_levels: int) -> Any:
     loader = loader_class(text)
     try:
         node = loader.get_single_node()
@@ -138,9 +149,18 @@ def _load_yaml(loader_class: Any, text: str) -> Any:
             return None
         if "&" in text and _size_of(node, {}) > MOST_NODES:
             raise yaml.YAMLError(f"it has more than {MOST_NODES:,} values, counted at each alias.")
+        _keep_names(node, name_levels)
         return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _keep_names(node: yaml.Node, levels: int) -> None:
+    """Make the keys of the outer ``levels`` of mappings texts."""
+    for key, value in node.value if levels and isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            key.tag = "tag:yaml.org,2002:str"
+        _keep_names(value, levels - 1)
 
 
 def _max_depth(text: str) -> int:

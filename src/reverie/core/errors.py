@@ -12,7 +12,7 @@ from reverie.core.terminal import printable
 
 MAX_VALUE_LENGTH = 100
 """Maximum number of characters of a value in an error message."""
-LIBRARY_PACKAGES = frozenset({"reverie", "gymnasium", "importlib"})
+LIBRARY_PACKAGES = frozenset({"reverie", "gymnasium", "importlib", "numpy", "torch", "contextlib"})
 """Packages whose traceback lines do not help to find a mistake in the user's code."""
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
@@ -72,12 +72,12 @@ def short_repr(value: object) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the type and message of ``error``, and the line of the user's code, if any, that raised it."""
+    """Return the type and message of ``error``, and the innermost line of the user's code, if any."""
     text = f"{type(error).__name__}: {error}"
-    frame, line = next(reversed([*traceback.walk_tb(error.__traceback__)]), (None, 0))
-    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARY_PACKAGES:
-        return text
-    return f"{text} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARY_PACKAGES:
+            return f"{text} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
+    return text
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

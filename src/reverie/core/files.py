@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, EnvError, RunError, format_error
 
 
 def check_local(path: Path | str, name: str) -> None:
@@ -211,6 +211,15 @@ def disk_errors_as_run_error(path: Path) -> Iterator[None]:
         raise RunError(
             f"cannot write {error.filename or path}: {error.strerror or error}. {disk_error_advice(error)}"
         ) from error
+
+
+@contextlib.contextmanager
+def not_of_disk(label: str) -> Iterator[None]:
+    """Convert OSErrors of the user's code, ``label``, inside the context to EnvErrors: they are no disk errors."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvError(f"{label} failed with {format_error(error)}.") from error
 
 
 def check_writable(path: Path) -> None:

@@ -29,6 +29,9 @@ VERSION_COLUMN = "version"
 
 IS_INTERVENTION = "is_intervention"
 """Column of rows that is true where a person took over from the policy; absent where nobody has done so yet."""
+IS_IMITATED = "is_imitated"
+"""Column of batches with a person's sequences: rows whose actions are the person's or recorded, or drawn from all rows.
+"""
 
 MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""

@@ -12,7 +12,6 @@ Final observations are not recorded. Source: github.com/tonyzhaozh/act, record_s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +20,11 @@ from typing import ClassVar
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.arrow_values import decode_images
+from reverie.datasets.compressed_images import decode_rows
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, arrays_below, natural_sort_key, open_hdf5, reading
+from reverie.datasets.tasks import FAILED, TASK_KEYS, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import UNMARKED, LazyColumn, Transitions, TransitionsReader, chain
 
@@ -63,6 +63,9 @@ class ActReader(TransitionsReader):
                 raise DataError(f"{file_path} {problem}: expected the same arrays.")
             self.lengths.append(self._file(file_path).dataset(ACTION).shape[0])
         self.edges: np.ndarray = np.append(0, np.cumsum(self.lengths))
+        attributes = [self._attributes(file) for file, length in zip(self.paths, self.lengths, strict=True) if length]
+        self.episode_tasks = list(map(find_task, attributes))
+        self.add_remark(FAILED, sum(map(has_failed, attributes)))
         used = {ACTION, *REWARDS, *(name for name in self.names if name.startswith(f"{OBSERVATIONS}/"))}
         if unused := sorted(self.names - used):
             self.add_remark(f"left out: {', '.join(unused)}")
@@ -79,10 +82,14 @@ class ActReader(TransitionsReader):
         with reading(path):
             return {*arrays_below(self._file(path).handle)}
 
+    def _attributes(self, path: Path) -> dict[str, object]:
+        """Return the attributes of a file, and the texts that it has in their place."""
+        handle = self._file(path).handle
+        return {**{name: handle[name][()] for name in self.names.intersection(TASK_KEYS)}, **handle.attrs}
+
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all files as one column; compressed images are decoded."""
-        first_shape = self._file(self.paths[0]).dataset(name).shape
-        is_image = name.startswith(f"{OBSERVATIONS}/{IMAGES}") and len(first_shape) == 2
+        is_image = name.startswith(f"{OBSERVATIONS}/{IMAGES}")
 
         def read_file(number: int, start: int, stop: int) -> np.ndarray:
             path = self.paths[number]
@@ -90,20 +97,21 @@ class ActReader(TransitionsReader):
             if column.shape[0] != self.lengths[number]:
                 expected = f"expected {self.lengths[number]:,}, the number of actions"
                 raise DataError(f"{path}: {name} has {column.shape[0]:,} rows: {expected}.")
-            if number and not is_image and column.shape[1:] != first_shape[1:]:
-                shapes = f"shape {list(column.shape[1:])}, but {list(first_shape[1:])} in {self.paths[0]}"
-                raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
             values = column.read(start, stop)
-            return decode_images([bytes(row) for row in values], f"{path}: {name}", start) if is_image else values
+            values = decode_rows(values, f"{path}: {name}", start) if is_image and values.ndim == 2 else values
+            if number and values.shape[1:] != sample.shape[1:]:
+                shapes = f"shape {list(values.shape[1:])}, but {list(sample.shape[1:])} in {self.paths[0]}"
+                raise DataError(f"{path}: {name} has {shapes}: expected one shape in all files.")
+            return values
 
-        return chain(self.lengths, read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1), read_file)
+        sample = read_file(int(np.flatnonzero(self.lengths)[0]), 0, 1)
+        return chain(self.lengths, sample, read_file)
 
     def _times(self, name: str) -> np.ndarray:
-        """Return an array of all files with one number for each step, ``[n]``; empty if there is none."""
-        shapes = [self._file(path).dataset(name).shape for path in self.paths]
-        if any(math.prod(shape) != length for shape, length in zip(shapes, self.lengths, strict=True)):
+        """Return an array of all files with one number or text for each step, ``[n]``; empty if there is none."""
+        if [self._file(path).dataset(name).size for path in self.paths] != self.lengths:
             return np.empty(0)
-        return self._column(name).read(0, int(self.edges[-1])).reshape(-1)
+        return np.concatenate([self._file(path).dataset(name)[()].reshape(-1) for path in self.paths])
 
     @cached_property
     def transitions(self) -> Transitions:
@@ -114,8 +122,9 @@ class ActReader(TransitionsReader):
         note_disorder(self, others, self._times, end)
         prefix = f"{OBSERVATIONS}/"
         reward = next((name for name in REWARDS if name in self.names), None)
+        obs = {f"obs/{n.removeprefix(prefix)}": self._column(n) for n in sorted(self.names) if n.startswith(prefix)}
         return Transitions(
-            obs={f"obs/{n.removeprefix(prefix)}": self._column(n) for n in sorted(self.names) if n.startswith(prefix)},
+            obs=obs | self.task_column(end),
             next_obs={},
             action={"action": self._column(ACTION)},
             reward=self._column(reward) if reward else None,
@@ -125,7 +134,8 @@ class ActReader(TransitionsReader):
         )
 
     def info(self) -> DatasetInfo:
-        return self.infer_info(text={"episodes": f"{len(self.paths):,}"})
+        text = {"tasks": "; ".join(sorted(self.tasks()))} if self.tasks() else {}
+        return self.infer_info(text={"episodes": f"{len(self.paths):,}", **text})
 
     def close(self) -> None:
         self.opened.__exit__()

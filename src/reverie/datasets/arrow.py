@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -228,20 +227,20 @@ class TableColumn:
             start = end
 
     def times(self) -> np.ndarray:
-        """Return times or numbers as numbers ``[n]``; empty if the column has neither, or lacks some."""
+        """Return times or numbers as numbers ``[n]``, NaN where one is missing; texts as they are; empty for others."""
         arrow = self.arrow
         array = arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
-        types = arrow.types
-        if types.is_string(array.type) or types.is_large_string(array.type):
-            for zone in (None, "UTC"):
-                with contextlib.suppress(arrow.ArrowInvalid):
-                    array = array.cast(arrow.timestamp("ns", zone))
-        if types.is_time(array.type) or types.is_decimal(array.type):
-            is_time = types.is_time(array.type)
-            array = array.cast(arrow.time64("ns")).cast(arrow.int64()) if is_time else array.cast(arrow.float64())
+        types, kind = arrow.types, array.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            return np.asarray(array.to_numpy(), object)
+        if types.is_time(kind):
+            array = array.cast(arrow.time64("ns"))
+        if types.is_temporal(kind):
+            array = array.cast(arrow.int32() if types.is_date32(array.type) else arrow.int64())
+        elif types.is_decimal(kind):
+            array = array.cast(arrow.float64())
         values: np.ndarray = np.asarray(array.to_numpy())
-        is_number = values.dtype.kind in "iufmM" and not array.null_count
-        return values.astype(np.float64 if values.dtype.kind == "f" else np.int64) if is_number else np.empty(0)
+        return values if values.dtype.kind in "iuf" else np.empty(0)
 
     def category_codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""

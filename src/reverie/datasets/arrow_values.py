@@ -13,7 +13,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.files import read_file
-from reverie.core.images import open_image
+from reverie.datasets.compressed_images import PADDED, decode_images
 from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.transitions import LazyColumn
 
@@ -95,6 +95,9 @@ def _images_in(arrow: ModuleType, array: pa.Array) -> list[Mapping[str, Any] | N
         return images
     if types.is_binary(kind) or types.is_large_binary(kind):
         return [{"bytes": content} for content in array.to_pylist()]
+    if is_list(arrow, kind) and types.is_uint8(kind.value_type) and len(array):
+        first = np.asarray(array[0].values, np.uint8).tobytes()
+        return [{"bytes": bytes(row.values.to_numpy())} for row in array] if first.startswith(PADDED) else None
     is_text = types.is_string(kind) or types.is_large_string(kind)
     if is_text and len(array) and Path(array[0].as_py()).suffix.lower() in IMAGE_SUFFIXES:
         return [{"path": path} for path in array.to_pylist()]
@@ -115,26 +118,6 @@ def _image_bytes(image: Mapping[str, Any] | None, label: str, folder: Path | Non
             "store their content in the table."
         )
     return read_file(file)
-
-
-def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
-    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale; ``label`` and ``row``: see ``arrow_to_numpy``.
-
-    They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
-    """
-    from PIL import UnidentifiedImageError
-
-    try:
-        pictures = [open_image(image) for image in images]
-    except UnidentifiedImageError:
-        raise DataError(
-            f"{label} has bytes that are no image from row {row:,} on: expected files such as PNG or JPEG. Store "
-            "arrays as lists of numbers."
-        ) from None
-    kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
-    if odd := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
-        raise DataError(f"{label} has {kinds[odd]} in row {row + odd:,}, but {kinds[0]} before: expected one kind.")
-    return np.stack([np.asarray(picture) for picture in pictures])
 
 
 def declared_axes(field: pa.Field) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -25,6 +25,8 @@ APART = (ROBOT, FPS, TASK, CONTROLLER)
 class ConcatReader(Reader):
     """Reads several datasets one after the other. Their spaces and environments must be the same."""
 
+    is_guarded = False  # the parts guard themselves
+
     def __init__(self, path: Path, readers: Sequence[Reader], options: ReadOptions) -> None:
         super().__init__(path, options)
         self.readers = readers

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from reverie.core.columns import ColumnSpec, row_columns
 from reverie.core.errors import ConfigError, DataError, count_noun
-from reverie.core.files import check_local, disk_errors_as_run_error
+from reverie.core.files import check_local, disk_errors_as_run_error, not_of_disk
 from reverie.core.imports import import_object
 from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.space_json import space_to_json
@@ -373,7 +373,8 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
     def rewards(rows: Rows, episode: int) -> np.ndarray:
         before, after, steps = slice(None, -1), slice(1, None), len(rows["reward"]) - 1
         obs, next_obs = (of(info.observation, "obs", rows, part) for part in (before, after))
-        values = np.asarray(compute(obs, of(info.action, "action", rows, before), next_obs), np.float64)
+        with not_of_disk(label):
+            values = np.asarray(compute(obs, of(info.action, "action", rows, before), next_obs), np.float64)
         if values.shape != (steps,) or not np.isfinite(values).all():
             shape = f"shape {list(values.shape)}{', not all finite' * (values.shape == (steps,))}"
             raise DataError(f"{label} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")

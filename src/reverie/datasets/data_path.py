@@ -14,10 +14,12 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, short_repr
 from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from reverie.datasets.source import import_pyarrow, reading
+from reverie.datasets.source import import_pyarrow
 
 OBJECT = "object:"
 """Prefix of the path of an object in memory; `memory://` is a location of stores."""
+LOADERS = ("collect", "compute", "to_table", "toPandas", "to_pandas")
+"""Methods that return a table in memory, of Polars' LazyFrame, Dask, PyArrow's datasets, Spark and others."""
 DataLike = Any
 """Arguments accepted as data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names, a
 table (pandas, Polars, pyarrow, or any object with Arrow export), a ``minari.MinariDataset``, or a list of these."""
@@ -56,8 +58,13 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
             )
         return str(Path(storage.data_path).parent)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
-        with reading(OBJECT + kind):  # Polars' own export uses types that every version of pyarrow supports
-            return InMemoryPath(data.to_arrow() if hasattr(data, "to_arrow") else import_pyarrow().table(data), kind)
+        arrow = import_pyarrow()
+        try:  # Polars' own export uses types that every version of pyarrow supports
+            return InMemoryPath(data.to_arrow() if hasattr(data, "to_arrow") else arrow.table(data), kind)
+        except (TypeError, ValueError, arrow.ArrowException) as error:
+            load = next((f"data.{name}()" for name in LOADERS if hasattr(data, name)), "a table in memory")
+            detail = " ".join(str(error).split())
+            raise ConfigError(f"data = {kind}: it is no table in memory ({detail}). Pass {load}.") from error
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
         f"data = {short_repr(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "

@@ -6,7 +6,8 @@ No code from files runs.
 |---|---|---|
 | `data/action` | `[n, A]` | actions |
 | `data/reward` or `data/rewards` | `[n]` | rewards; optional |
-| `data/done`, `dones`, `terminal` or `terminals` | `[n]` | whether the episode terminated; optional |
+| `data/done`, `terminals`, `terminated`, ... | `[n]` | whether the episode terminated; optional |
+| `data/propensity` | `[n]` | the probability of the action; optional |
 | `data/KEY` | `[n, ...]` | the observation `KEY` before each action |
 | `meta/episode_ends` | `[episodes]` | the number of steps up to the end of each episode |
 
@@ -18,6 +19,7 @@ github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from abc import ABC, abstractmethod
@@ -32,8 +34,12 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size, open_zip, read_member
 from reverie.datasets.act import REWARDS
+from reverie.datasets.compressed_images import are_images, decoded
+from reverie.datasets.hdf5 import NUMBERS_OR_BYTES, check_numbers, is_end_flag
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import COPY_ADVICE, Source, reading
+from reverie.datasets.table import COMMON_COLUMN_NAMES
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -46,10 +52,10 @@ from reverie.datasets.transitions import (
 
 ENDS, DATA = "meta/episode_ends", "data"
 METADATA = (".zarray", "zarr.json")
-DONES = ("done", "dones", "terminal", "terminals")
 UNSTORED = "{}: some of {} chunks are not stored: their values are {}, as written, or the folder is incomplete"
 CODECS = frozenset({
     "blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "crc32c", "bytes", "transpose",
+    "vlen-bytes",
 })  # fmt: skip
 """Codecs that are read. Others could run code, such as numcodecs' pickle."""
 
@@ -97,13 +103,23 @@ class DiffusionPolicyReader(TransitionsReader):
         with reading(folder):
             array = zarr.open_array(self.files.store(), path=name, mode="r")
             missing = array.nchunks - array.nchunks_initialized
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in NUMBERS_OR_BYTES:
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
         check_expanded(folder, stored, array.nbytes)
         if missing and array.fill_value is None:
             raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. {COPY_ADVICE}")
         self.add_remark(UNSTORED.format(name, array.nchunks, array.fill_value), missing)
         return array
+
+    def _values(self, name: str) -> np.ndarray:
+        """Return numbers or texts ``[n]``; empty for an array of other shapes."""
+        array = self.arrays[name]
+        is_single = math.prod(array.shape[1:]) == 1
+        return np.asarray(array[: self.total]).reshape(-1) if is_single else np.empty(0)
+
+    def is_text(self, name: str) -> bool:
+        """Return whether an array has texts, which are no compressed images."""
+        return self.arrays[name].dtype.kind in "SO" and not are_images(np.asarray(self.arrays[name][:1]))
 
     def _column(self, name: str) -> LazyColumn:
         array = self.arrays[name]
@@ -113,23 +129,30 @@ class DiffusionPolicyReader(TransitionsReader):
             with reading(f"{self.path}: {DATA}/{name}"):
                 return np.asarray(array[edges[number] : edges[number + 1]])
 
-        return chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
+        label = f"{self.path}: {DATA}/{name}"
+        column = chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
+        return check_numbers(decoded(column, label), label)
 
     @cached_property
     def transitions(self) -> Transitions:
         end = np.zeros(self.total, bool)
         end[self.ends[self.ends > 0] - 1] = True
-        reward, done = (next((n for n in names if n in self.arrays), None) for names in (REWARDS, DONES))
+        dones = COMMON_COLUMN_NAMES["terminal"]
+        reward, done = (next((n for n in names if n in self.arrays), None) for names in (REWARDS, dones))
         flags = to_bool_column(self.arrays[done][: self.total], f"{self.path}: {done}") if done else np.zeros_like(end)
         self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(flags & ~end)))
         self.add_remark(UNMARKED, int(not done))
-        note_disorder(self, self.arrays, lambda name: np.squeeze(self.arrays[name][: self.total]), end)
-        obs_names = [name for name in self.arrays if name not in ("action", *REWARDS, done)]
+        note_disorder(self, self.arrays, self._values, end)
+        others = [name for name in self.arrays if name not in ("action", PROPENSITY, *REWARDS, done)]
+        unused = [name for name in others if self.is_text(name) or is_end_flag(name, self._values(name))]
+        self.add_remark(f"left out: {', '.join(unused)}", int(bool(unused)))
+        obs_names = [name for name in others if name not in unused]
         return Transitions(
             obs={f"obs/{name}": self._column(name) for name in obs_names},
             next_obs={},
             action={"action": self._column("action")},
             reward=self._column(reward) if reward else None,
+            propensity=self._column(PROPENSITY) if PROPENSITY in self.arrays else None,
             end=end,
             terminal=flags & end,
             reader=self,

@@ -27,15 +27,19 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import FLAGS
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
-from reverie.datasets.npz import arrays_in, open_npz
+from reverie.datasets.npz import arrays_in, is_observation, open_npz
+from reverie.datasets.options import PROPENSITY
 from reverie.datasets.pydreamer import FIRST_STEPS_MISSING, is_one_hot
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key
 from reverie.datasets.transitions import OPEN, UNMARKED
 
-NOT_OBSERVED = frozenset({*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob"})
+NOT_OBSERVED = frozenset(
+    {*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob", PROPENSITY}
+)
 NOT_OBSERVED_PREFIXES = ("log_", "log/", "dyn/", "enc/", "dec/")
 """Names of logs, and of latents that the agent stored with the rows."""
+ONE_FLAG = "there is no {}: an episode ends where the next one begins"
 
 
 class DreamerReader(Reader):
@@ -44,6 +48,13 @@ class DreamerReader(Reader):
     format = "Dreamer npz"
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     required_names: ClassVar[Sequence[str]] = ("action", "is_first", "is_last")
+    """One of the flags is enough."""
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        is_pydreamer = not source.names.isdisjoint(("reset", "terminal"))
+        num_flags = len(source.names.intersection(FLAGS[:2]))
+        return "action" in source.names and num_flags > is_pydreamer
 
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
@@ -59,7 +70,11 @@ class DreamerReader(Reader):
 
     def _load(self, path: Path, *names: str) -> Rows:
         with open_npz(path) as file:
-            arrays = arrays_in(file, names or file.files)
+            wanted_names = {*names, *FLAGS} if names else {*file.files}
+            arrays = arrays_in(file, [name for name in file.files if name in wanted_names])
+        if missing := sorted({*FLAGS[:2]} - arrays.keys()):
+            self.add_remark(ONE_FLAG.format(*missing))
+            arrays |= _other_flag(arrays)
         wanted = {"action", "is_first", "is_last", "reward"} & {*(names or NOT_OBSERVED)}
         for name in sorted(wanted | arrays.keys()):
             shape = arrays[name].shape if name in arrays else None
@@ -109,6 +124,7 @@ class DreamerReader(Reader):
 
     def _obs(self, arrays: Rows) -> Rows:
         names = [n for n in arrays if n not in NOT_OBSERVED and not n.startswith(NOT_OBSERVED_PREFIXES)]
+        names = [name for name in names if is_observation(name, arrays[name])]
         if unused := sorted(arrays.keys() - {*names, *FLAGS, "action", "reward"}):
             self.add_remark(f"left out: {', '.join(unused)}")
         return self.common_columns({f"obs/{name}": arrays[name] for name in names})
@@ -150,6 +166,14 @@ class DreamerReader(Reader):
         reward = values["reward"].reshape(-1).astype(np.float32)
         flags = {"is_first": first, "is_last": last, "is_terminal": terminal}
         return self._obs(values) | {"action": action, "reward": reward} | flags
+
+
+def _other_flag(arrays: Rows) -> Rows:
+    """Return ``is_last`` or ``is_first``, of which ``arrays`` have the other."""
+    if "is_first" not in arrays:
+        return {"is_first": np.append(True, arrays["is_last"].astype(bool)[:-1])[: len(arrays["is_last"])]}
+    last = np.append(arrays["is_first"].astype(bool)[1:], False)[: len(arrays["is_first"])]
+    return {"is_last": last | arrays.get("is_terminal", last).astype(bool)}
 
 
 def _streams(paths: Sequence[Path]) -> list[list[Path]]:

@@ -20,6 +20,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
+from reverie.datasets.compressed_images import are_images, decode_rows, decoded
 from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, arrays_below, open_hdf5, reading
@@ -31,6 +32,7 @@ from reverie.datasets.transitions import (
     LazyColumn,
     Transitions,
     TransitionsReader,
+    chain,
     chain_cached,
     time_limit_truncations,
 )
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 
 HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf")
+NUMBERS_OR_BYTES = "biufSO"
+"""Kinds of arrays that are read; bytes are compressed images."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
 
@@ -104,20 +108,20 @@ class Hdf5File:
         return data
 
     def column(self, name: str) -> LazyColumn:
-        """Return a numeric dataset ``[n, ...]``."""
-        data = self.dataset(name)
+        """Return a dataset ``[n, ...]`` of numbers, or of compressed images."""
+        data, label = self.dataset(name), f"{self.path}: '{name}'"
         kind = getattr(data, "dtype", "a group")
-        if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
-            raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
-        _check_filters(data, f"{self.path}: '{name}'")
+        if not isinstance(kind, np.dtype) or kind.kind not in NUMBERS_OR_BYTES:
+            raise DataError(f"{label} contains {kind}: expected an array of numbers.")
+        _check_filters(data, label)
         shape: tuple[int, ...] = data.shape
         keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
         contiguous = data.chunks is None and not self.handle.userblock_size
-        offset = data.id.get_offset() if contiguous and data.nbytes else None
+        offset = data.id.get_offset() if contiguous and data.nbytes and kind.kind != "O" else None
         read_all = cache(lambda: np.asarray(self.handle[name][()]))  # so that each chunk is decompressed once
 
         def read(start: int, stop: int) -> np.ndarray:
-            with reading(f"{self.path}: '{name}', index {start:,} to {stop - 1:,}"):
+            with reading(f"{label}, index {start:,} to {stop - 1:,}"):
                 return values(start, stop)
 
         def values(start: int, stop: int) -> np.ndarray:
@@ -128,7 +132,14 @@ class Hdf5File:
                 self._held[name] = self.handle[name] if mapped is None else mapped
             return np.asarray(self._held[name][start:stop])
 
-        return LazyColumn(shape, kind, read)
+        return check_numbers(decoded(LazyColumn(shape, kind, read), label), label)
+
+
+def check_numbers(column: LazyColumn, label: str) -> LazyColumn:
+    """Return a column of numbers; DataError for other columns."""
+    if column.dtype.kind not in "biuf":
+        raise DataError(f"{label} contains {column.dtype}: expected an array of numbers.")
+    return column
 
 
 class EpisodeArraysReader(TransitionsReader):
@@ -150,9 +161,9 @@ class EpisodeArraysReader(TransitionsReader):
             raise DataError(f"{self.path} has no episode with a step.")
 
     def array(self, name: str) -> Any:
-        """Return an array of numbers, not yet read."""
+        """Return an array of numbers, or of compressed images, not yet read."""
         array = self.file.handle.get(name)
-        if getattr(getattr(array, "dtype", None), "kind", "") not in tuple("biuf"):
+        if getattr(getattr(array, "dtype", None), "kind", "") not in tuple(NUMBERS_OR_BYTES):
             raise DataError(f"{self.path}: {name} is {'missing' if array is None else 'not an array of numbers'}.")
         check_storage(array, self.path)
         return array
@@ -160,18 +171,26 @@ class EpisodeArraysReader(TransitionsReader):
     def column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all episodes, such as ``actions_{}``, as one column."""
         names = {name.format(key): steps for key, steps in self.steps.items()}
-        first = self.array(next(iter(names)))
-        _check_filters(first, f"{self.path}: '{name}'")
+        first, label = self.array(next(iter(names))), f"{self.path}: '{name}'"
+        _check_filters(first, label)
+        has_images = are_images(first[:1])
         for array_name, steps in names.items():
-            if (shape := self.array(array_name).shape) != (expected := (steps, *first.shape[1:])):
+            expected = (steps, *((...,) * (first.ndim - 1) if has_images else first.shape[1:]))  # padded differently
+            shape = self.array(array_name).shape
+            if len(shape) != len(expected) or any(e not in (..., s) for s, e in zip(shape, expected, strict=True)):
                 raise DataError(f"{self.path}: {array_name} has shape {list(shape)}: expected {list(expected)}.")
 
         def read(index: int) -> np.ndarray:
             with reading(f"{self.path}: {ordered[index]}"):
                 return np.asarray(self.array(ordered[index])[()])
 
-        ordered = list(names)
-        return chain_cached(list(names.values()), first[:0], read)
+        def read_images(index: int, start: int, stop: int) -> np.ndarray:
+            return decode_rows(self.array(ordered[index])[start:stop], f"{self.path}: {ordered[index]}", start)
+
+        ordered, lengths = list(names), list(names.values())
+        if has_images:
+            return chain(lengths, read_images(0, 0, 1), read_images)
+        return check_numbers(chain_cached(lengths, first[:0], read), label)
 
     def last_steps(self) -> np.ndarray:
         """Return which steps are the last of their episode, bool ``[n]``."""
@@ -195,9 +214,14 @@ MARKS = re.compile(
 )
 """Names of arrays that can mark where episodes begin or end."""
 EPISODE_IDS = re.compile(
-    r"(^|/)(episode|ep|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
+    r"(^|/)(episode|eps?|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
 )
 """Names of arrays that seem to contain the id of each step's episode."""
+END_FLAGS = re.compile(
+    r"((is|next|episode|ep)[_.])?(terminal|terminat(ed|ion)|done|truncat(ed|ion)|time_?(out|limit)|last|end)s?",
+    re.IGNORECASE,
+)
+"""Names of flags that mark ends of episodes, and that are no observations."""
 REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
 """Names of arrays that can contain rewards."""
 
@@ -207,6 +231,12 @@ OGBENCH_TRANSITIONS = {
     name: name for name in ("observations", "actions", "rewards", "next_observations", "masks")
 } | {"episode_terminals": "terminals"}  # fmt: skip
 """As ``ogbench/utils.py: make_env_and_datasets`` returns them: ``masks`` is 0 where a step terminates."""
+
+
+def is_end_flag(name: str, values: np.ndarray) -> bool:
+    """Return whether an array seems to mark ends of episodes, by its name and its ``values``."""
+    is_named = values.dtype.kind in "biuf" and END_FLAGS.fullmatch(name) is not None
+    return is_named and bool(np.isin(values, (0, 1)).all())
 
 
 class ColumnsReader(TransitionsReader):

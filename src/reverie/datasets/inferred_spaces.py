@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,14 +64,19 @@ def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
     return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))
 
 
+def text_space(texts: Collection[str]) -> spaces.Text:
+    """Return the space of observations that are one of ``texts``."""
+    return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
+
+
 def seen_space(
     arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, env_spaces: Mapping[str, Space],
-    path: Path,
+    path: Path, texts: Collection[str] = (),
 ) -> Space:  # fmt: skip
     """Return an observation space by column, when files store only shapes and dtypes.
 
     The kind of each comes from ``options.classes``, else from the space of the same name and shape in ``env_spaces``,
-    else from :func:`infer_obs_space`.
+    else from :func:`infer_obs_space`. Objects are ``texts``.
     """
     classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
                for name, n in options.classes.items()}  # fmt: skip
@@ -80,7 +85,9 @@ def seen_space(
         raise ConfigError(f"data.classes: {path} has no observation '{unknown}'. It has: {names}.")
     leaves: dict[str, Space] = {}
     for name, (shape, dtype) in arrays.items():
-        if name in classes:
+        if dtype.kind == "O" and texts:
+            leaves[name] = text_space(texts)
+        elif name in classes:
             leaves[name] = _classes_space(
                 classes[name], shape, f"data.classes: '{name.removeprefix('obs/')}' in {path}"
             )

@@ -43,9 +43,9 @@ from reverie.core.errors import DataError
 from reverie.core.files import LARGEST_LOG, iter_lines, open_file
 from reverie.datasets.arrow import TableColumn, read_table
 from reverie.datasets.hdf5 import declared_fields
-from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
+from reverie.datasets.inferred_spaces import infer_obs_space, nested_space, text_space
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import FPS, ROBOT, TASK, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import FPS, ROBOT, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
 from reverie.datasets.source import COPY_ADVICE, Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, chain
@@ -141,7 +141,8 @@ class LeRobotMetadata:
         """Return the names of a vector's elements, such as joints; version 2 groups them, ``{"motors": [...]}``."""
         feature = self.features.get(key, {})
         is_picture = feature.get("dtype") in ("image", "video")
-        return () if is_picture or not feature.get("names") else tuple(_flatten(feature["names"]))
+        names = () if is_picture or not feature.get("names") else tuple(_flatten(feature["names"]))
+        return names if names and len(names) == math.prod(self.shape(key)) else ()  # openpi names the whole vector
 
     def frame_shape(self, key: str) -> tuple[int, int, int]:
         """Return the shape [H, W, C] of a video's frames."""
@@ -199,8 +200,14 @@ class LeRobotMetadata:
 
 
 def _flatten(names: object) -> list[str]:
-    """Return nested lists and mappings of names as one list."""
-    items = list(names.values()) if isinstance(names, Mapping) else names
+    """Return nested lists and mappings of names as one list. Numbers in a mapping are places, not names."""
+    items = names
+    if isinstance(names, Mapping):
+        items = list(names.values())
+        if all(isinstance(place, int) for place in items):
+            items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
+        elif all(map(str.isdecimal, names)):
+            items = [names[place] for place in sorted(names, key=int)]  # {"0": "delta_x", "1": "delta_y"}
     return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]
 
 
@@ -226,9 +233,8 @@ class LeRobotReader(TableReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
         self.cameras: list[VideoFrames] = []
-        self.all_tasks: list[str] = []
-        """Tasks of all datasets that are joined with this one."""
         self.has_final_steps: bool = bool(self.metadata.own)
+        self.task_column_name: str = "task_index" if len(self.metadata.tasks) > 1 else ""
         self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
@@ -249,7 +255,7 @@ class LeRobotReader(TableReader):
             for name, feature in features.items()
             if name.startswith("observation.") and feature["dtype"].startswith(OBS_DTYPES)
         }
-        roles |= {"obs.task": "task_index"} if "task_index" in columns or len(self.metadata.tasks) > 1 else {}
+        roles |= {"obs.task": "task_index"} if "task_index" in columns or (roles and self.task_column_name) else {}
         candidates = {
             "action": ("action",),
             "reward": ("next.reward", "next.success"),
@@ -263,11 +269,11 @@ class LeRobotReader(TableReader):
         return option == "columns"
 
     def tasks(self) -> Collection[str]:
-        return () if self.names_columns or "obs" in self.roles else self.metadata.tasks.values()
+        return self.metadata.tasks.values()
 
     def assume_tasks(self, tasks: Collection[str]) -> None:
-        if self.tasks():
-            self.all_tasks = sorted(tasks)
+        super().assume_tasks(tasks)
+        if self.tasks() and not (self.names_columns or "obs" in self.roles):
             self.roles["obs.task"] = "task_index"
 
     @cached_property
@@ -397,23 +403,18 @@ class LeRobotReader(TableReader):
         text = {ROBOT: str(metadata.get("robot_type") or ""), FPS: fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
-        if self.all_tasks and "observation" in declared:
-            declared["observation"] = spaces.Dict({**declared["observation"].spaces, TASK: self._task_space()})
-        names = {name: self.metadata.element_names(str(keys[name])) for name in (*columns, "action") if name in keys}
+        named = {name: key for name, key in keys.items() if name in columns or name.partition("/")[0] == "action"}
+        names = {name: self.metadata.element_names(key) if isinstance(key, str) else key for name, key in named.items()}
         declared["element_names"] = {name: value for name, value in names.items() if value}
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 
     def _obs_space(self, key: ColumnNames, column: LazyColumn) -> Space:
         if column.dtype == object:
-            return self._task_space()
+            return text_space(self.all_tasks or self.tasks())
         depths = self.metadata.depths(str(key)) if key in self.metadata.videos else None
         if depths is not None:
             return spaces.Box(depths[0], depths[-1], column.shape[1:], np.float32)
         return infer_obs_space(column.shape[1:], column.dtype)
-
-    def _task_space(self) -> spaces.Text:
-        texts = self.all_tasks or self.metadata.tasks.values()
-        return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
 
 
 def _in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) -> LazyColumn:

@@ -26,7 +26,8 @@ from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
 from reverie.core.specs import IS_INTERVENTION
 from reverie.datasets.arrow import read_table
-from reverie.datasets.arrow_values import arrow_to_numpy, decode_images
+from reverie.datasets.arrow_values import arrow_to_numpy
+from reverie.datasets.compressed_images import decode_images
 from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.options import PROPENSITY

@@ -25,7 +25,8 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
-from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader
+from reverie.datasets.compressed_images import decoded
+from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader, check_numbers, is_end_flag
 from reverie.datasets.ogbench import parse_name
 from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from reverie.datasets.reader import ReadOptions
@@ -54,10 +55,16 @@ def arrays_in(file: np.lib.npyio.NpzFile, names: Iterable[str]) -> Rows:
 
 def array_column(values: np.ndarray | None, label: str) -> LazyColumn:
     """Return an array of numbers as a column; None stands for Python objects. ``label`` is for messages."""
-    if values is None or values.dtype.kind not in "biuf" or not values.ndim:
+    if values is None or not values.ndim:
         contents = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
         raise DataError(f"{label} contains {contents}: expected an array of numbers.")
-    return LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
+    column = LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
+    return check_numbers(decoded(column, label), label)
+
+
+def is_observation(name: str, values: np.ndarray) -> bool:
+    """Return whether an array is one of numbers, and does not mark ends of episodes."""
+    return values.dtype.kind in "biuf" and not is_end_flag(name, values)
 
 
 # ---------------------------------------------------------------- readers

@@ -23,7 +23,7 @@ from reverie.core.rows import Rows, iter_episodes
 from reverie.core.specs import FLAGS, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
-from reverie.datasets.npz import arrays_in, open_npz
+from reverie.datasets.npz import arrays_in, is_observation, open_npz
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
@@ -170,6 +170,9 @@ class PyDreamerReader(Reader):
         columns = {}
         for key, value in values.items():
             if key in ROW_ARRAYS or key in GENERATOR_ARRAYS or key == PROPENSITY:
+                continue
+            if not is_observation(key, value):
+                self.add_remark(f"left out: {key}")
                 continue
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):

@@ -99,6 +99,8 @@ class Reader(ABC):
     """Names of arrays or groups that each file has, if it is an npz or HDF5 file."""
     env_spaces: Mapping[str, Space] = MappingProxyType({})
     """The environment's spaces by column, if there are any."""
+    is_guarded: ClassVar[bool] = True
+    """Whether errors of libraries are those of damaged files. False: the user's code runs, and shows its own errors."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -120,7 +122,8 @@ class Reader(ABC):
     def __init_subclass__(cls) -> None:
         """Convert library errors in reverie's readers to DataErrors. A user's reader shows its own tracebacks."""
         super().__init_subclass__()
-        for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
+        is_guarded = cls.is_guarded and cls.__module__.startswith("reverie.")
+        for name in GUARDED.intersection(vars(cls)) if is_guarded else ():
             setattr(cls, name, _guard_reading(vars(cls)[name]))
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:

@@ -25,6 +25,7 @@ from reverie.datasets.source import Source
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
 REQUIRED_FEATURES = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
+UNUSED_FEATURES = ("a_tp1", "episode_id", "episode_return")
 BLOCK = 512
 """Number of rows in one part: 14 MB of frames."""
 SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
@@ -114,7 +115,10 @@ class RLUnpluggedReader(Reader):
             count = 0
             try:
                 for record in iter_tfrecords(path):
-                    yield Record.from_features(parse_tf_example(record), f"{path}, record {count}")
+                    values = parse_tf_example(record)
+                    if not count and (unused := sorted(values.keys() - {*REQUIRED_FEATURES, *UNUSED_FEATURES})):
+                        self.add_remark(f"left out: {', '.join(unused)}")
+                    yield Record.from_features(values, f"{path}, record {count}")
                     count += 1
             except TruncatedFileError as reason:
                 problem = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"

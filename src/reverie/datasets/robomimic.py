@@ -29,6 +29,7 @@ from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, arrays_below, natural_sort_key, reading
+from reverie.datasets.tasks import FAILED, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import EARLY_END_REMARK, UNMARKED, LazyColumn, Transitions, without_axis
 
@@ -78,6 +79,9 @@ class RobomimicReader(EpisodeArraysReader):
             }
             self._note_unread({name: data[name] for name in demos})
             self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
+            task = find_task(data.attrs) or find_task(self.env_args)
+            self.episode_tasks = [find_task(data[demo].attrs) or task for demo in self.steps]
+            self.add_remark(FAILED, sum(has_failed(data[demo].attrs) for demo in self.steps))
 
     def _note_unread(self, demos: Mapping[str, Any]) -> None:
         """Add remarks on arrays that are not read: of other names, and those that the first demo lacks.
@@ -115,24 +119,26 @@ class RobomimicReader(EpisodeArraysReader):
         return {column: self._column(f"{group}/{key}") for column, key in names.items()}
 
     def _times(self, name: str) -> np.ndarray:
-        """Return an array of all episodes with one number for each step, ``[n]``; empty if there is none."""
-        stored = {demo: self.file.handle.get(f"{self.root}{demo}/{name}") for demo in self.steps}
-        sizes = {demo: item.size for demo, item in stored.items() if item is not None and item.dtype.kind in "iuf"}
-        if sizes != self.steps:
+        """Return an array of all episodes with one number or text for each step, ``[n]``; empty if there is none."""
+        names = {demo: f"{self.root}{demo}/{name}" for demo in self.steps}
+        if {
+            demo: self.file.handle[name].size for demo, name in names.items() if name in self.file.handle
+        } != self.steps:
             return np.empty(0)
-        return self._column(name).read(0, sum(self.steps.values())).reshape(-1)
+        return np.concatenate([self.file.dataset(name)[()].reshape(-1) for name in names.values()])
 
     @cached_property
     def transitions(self) -> Transitions:
         with self.file:
             first, names = f"{self.root}{next(iter(self.steps))}", self.names
-            arrays, obs = self.file.handle[first], self._columns(names["obs"])
+            arrays, obs, next_obs = self.file.handle[first], *map(self._columns, (names["obs"], names["next_obs"]))
             if not obs:
                 raise DataError(
                     f"{self.path}: {first}/obs has no observations. Compute them from "
                     "the simulator's states with robomimic's dataset_states_to_obs.py."
                 )
             end = self.last_steps()
+            task = self.task_column(end) if obs.keys() != {"obs"} else {}
             done = end & False
             if names["dones"] in arrays:
                 flags = self._column(names["dones"])
@@ -142,8 +148,8 @@ class RobomimicReader(EpisodeArraysReader):
             others = [name for name in arrays if hasattr(arrays[name], "dtype") and name not in names.values()]
             note_disorder(self, others, self._times, end)
             return Transitions(
-                obs=obs,
-                next_obs=self._columns(names["next_obs"]),
+                obs=obs | task,
+                next_obs=next_obs and next_obs | task,
                 action={"action": self._actions(names["actions"])},
                 reward=self._column(names["rewards"]) if names["rewards"] in arrays else None,
                 end=end,
@@ -160,6 +166,7 @@ class RobomimicReader(EpisodeArraysReader):
         controller = settings.get("controller_configs")
         declared |= {CONTROLLER: json.dumps(controller)} if controller else {}
         text = {title: str(value) for title, value in declared.items() if value}
+        text |= {"tasks": "; ".join(sorted(self.tasks()))} if self.tasks() else {}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

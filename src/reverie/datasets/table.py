@@ -32,7 +32,7 @@ from reverie.datasets.arrow import (
     unify_numbers,
 )
 from reverie.datasets.arrow_values import declared_axes, has_own_lengths, is_list, to_tensors
-from reverie.datasets.hdf5 import declared_fields
+from reverie.datasets.hdf5 import EPISODE_IDS, declared_fields
 from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.options import PROPENSITY
@@ -60,15 +60,26 @@ END_ROLES = ("terminal", "truncated", "end")
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
 REQUIRED_ROLES, NESTED_ROLES = ("obs", "action"), ("obs", "next_obs", "action")
 COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
-    "obs": ("observation", "observations", "obs", "observation.state", "state"),
-    "next_obs": ("next_observation", "next_observations", "next_obs"),
+    "obs": ("observation", "observations", "obs", "observation.state", "state", "states"),
+    "next_obs": (
+        "next_observation", "next_observations", "next_obs", "new_obs", "obs_next", "next.observation", "next_state",
+        "next_states",
+    ),
     "action": ("action", "actions", "act", "acts"),
     "reward": ("reward", "rewards", "next.reward", "rew", "rews"),
-    "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
-    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
-    "episode": ("episode_index", "episode_id", "episode", "traj_id"),
-}
-"""Common column names of each role, for suggestions in error messages."""
+    "terminal": (
+        "terminal", "terminals", "terminated", "terminateds", "terminations", "is_terminal", "next.terminated", "done",
+        "dones", "next.done",
+    ),
+    "truncated": (
+        "truncated", "truncateds", "truncations", "is_truncated", "next.truncated", "timeout", "timeouts", "time_limit",
+    ),
+    "episode": (
+        "episode_index", "episode_id", "episode", "eps_id", "ep_id", "traj_id", "traj_ids", "trajectory_id",
+    ),
+}  # fmt: skip
+"""Common column names of each role in lower case, for suggestions in error messages: as in Gymnasium, D4RL, RLlib,
+TorchRL, Tianshou and Minari."""
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_DECLARED_KEY = b"reverie.declared"
@@ -114,6 +125,8 @@ class TableReader(TransitionsReader):
     )
     has_final_steps: bool = False
     """See ``Transitions``."""
+    task_column_name: str = ""
+    """The column with the task of each step, if there are several; it is no observation alone."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -164,7 +177,7 @@ class TableReader(TransitionsReader):
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         self.folder: Path | None = path if path.is_dir() else self.paths[0].parent if table is None else None
         present_names = [name for schema in self.schemas for name in [*map(str, schema.names), *nested_names(schema)]]
-        _check_roles(self.roles, list(dict.fromkeys(present_names)), path)
+        _check_roles(self.roles, list(dict.fromkeys(present_names)), path, self.task_column_name)
         named = list(itertools.chain.from_iterable(map(_names, self.roles.values())))
         _check_schemas(schemas, named, path)
         self._check_declarations(schemas)
@@ -294,7 +307,7 @@ class TableReader(TransitionsReader):
                 files = (self.paths[np.searchsorted(self.ends, row, "right")].name for row in (edge - 1, edge))
                 self.add_remark(CONTINUES.format(*files), len(open_edges))
         if not self.has_episode_rows:
-            note_disorder(self, self._unused_names(), self._times, end, bool(next_obs))
+            note_disorder(self, self._unused_names("obs"), self._times, end, bool(next_obs))
         has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
             obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
@@ -302,9 +315,9 @@ class TableReader(TransitionsReader):
             has_truncations=has_truncations, has_final_steps=self.has_final_steps, truncated=flags.get("truncated"),
         )  # fmt: skip
 
-    def _unused_names(self) -> list[str]:
-        """Return the names of the columns of all files that have no role."""
-        used = {name for names in self.roles.values() for name in _names(names)}
+    def _unused_names(self, *heads: str) -> list[str]:
+        """Return the names of the columns of all files that have no role, or one of these."""
+        used = {name for role, names in self.roles.items() if _head(role) not in heads for name in _names(names)}
         named = itertools.chain.from_iterable(map(nested_names, self.schemas))
         return [name for name in dict.fromkeys(named) if name not in used]
 
@@ -378,8 +391,8 @@ class TableReader(TransitionsReader):
             if (early := flag & ~last).any():
                 problem = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
                 detail = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
-                disorder = find_disorder(self._unused_names(), self._times, last)
-                order = next((f"{OUT_OF_ORDER.format(name)}." for name, (back, _) in disorder.items() if back), "")
+                disorder = find_disorder(self._unused_names("obs"), self._times, last)
+                order = next((f"{OUT_OF_ORDER.format(name)}." for name, found in disorder.items() if found.back), "")
                 raise DataError(f"{self.path}: {problem}, but {detail}. {order or 'One of the columns is wrong.'}")
 
     @cached_property
@@ -439,7 +452,7 @@ class TableReader(TransitionsReader):
     def info(self) -> DatasetInfo:
         declared = dict(self.declared)
         vectors = {
-            _column(r): n for r, n in self.roles.items() if _head(r) in REQUIRED_ROLES and not isinstance(n, str)
+            _column(r): tuple(n) for r, n in self.roles.items() if _head(r) in REQUIRED_ROLES and not isinstance(n, str)
         }
         declared["element_names"] = declared.get("element_names", {}) | vectors
         if self.action_classes:
@@ -514,8 +527,8 @@ def _check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path
                 raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
-def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
-    """Check the assignment ``roles`` of a table's ``columns``; ``path`` is for messages."""
+def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path, task: str = "") -> None:
+    """Check the assignment ``roles`` of a table's ``columns``; ``path`` and ``task``, a column, are for messages."""
     for role, named in roles.items():
         head, _, key = role.partition(".")
         if head not in (NESTED_ROLES if key or not isinstance(named, str) else ROLES):
@@ -532,16 +545,22 @@ def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path:
     if missing := [n for n in REQUIRED_ROLES if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
             f"{path} has the columns {', '.join(columns)}: no column is assigned to {', '.join(missing)}. Pass the "
-            f"names, such as {_propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
+            f"names, such as {_propose_columns(roles, columns, task)}; replace COLUMN by a name, or several: [a, b]."
         )
 
 
-def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
-    """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none."""
+def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str], task: str) -> str:
+    """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none.
+
+    ``task``: another observation; "" if there is none.
+    """
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}
+    by_lower_case = {name.lower(): name for name in reversed(columns)}
     for role, names in COMMON_COLUMN_NAMES.items():
-        column = next((name for name in names if name in columns), "COLUMN" if role in REQUIRED_ROLES else "")
+        default = "COLUMN" if role in REQUIRED_ROLES else ""
+        default = next(filter(EPISODE_IDS.search, columns), "") if role == "episode" else default
+        column = next((by_lower_case[name] for name in names if name in by_lower_case), default)
         if column and role not in heads:
-            named[role] = column
+            named |= {f"obs.{column}": column, "obs.task": task} if role == "obs" and task else {role: column}
     return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"

@@ -22,26 +22,30 @@ import contextlib
 import math
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
+from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space, text_space
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import PART_BYTES, TRUNCATED_COLUMN, DatasetInfo, Reader
+from reverie.datasets.reader import PART_BYTES, TASK, TRUNCATED_COLUMN, DatasetInfo, Reader
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
 UNMARKED = "the files do not mark which episodes terminated: all are treated as truncated"
 OPEN = "an episode has no end: it is treated as truncated"
+UNOBSERVED_TASKS = "the episodes have different tasks, which are not observed"
 STEPLESS = "an episode without steps is omitted"
 EARLY_END_REMARK = "terminated or truncated is set before the last step of an episode: ignored"
 NEXT_OBS_MISMATCH = "a step does not start from the previous step's next observation: the episode is truncated there"
+ROUNDING = 1e-5
+"""By which sums of float32 probabilities can exceed 1."""
 BLOCK = 1 << 14
 """Number of transitions read together."""
 MIN_PART_TRANSITIONS = 256
@@ -133,7 +137,7 @@ class Transitions:
             raise DataError(f"{path}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         if self.propensity is not None:
             chance = self.propensity.read(0, self.propensity.shape[0])
-            if (wrong := ~((chance > 0) & (chance <= 1))).any():
+            if (wrong := ~((chance > 0) & (chance <= 1 + ROUNDING))).any():
                 step = int(wrong.argmax())
                 expected = "the probability of the recorded action, above 0 and at most 1"
                 raise DataError(f"{path}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
@@ -206,7 +210,8 @@ class Transitions:
             rows[name] = column.read(start, stop).take(source - start, axis=0)
             rows[name][newest[ends]] = 0
         if self.propensity is not None:
-            rows[PROPENSITY] = self.propensity.read(start, stop).reshape(stop - start).take(source - start)
+            chance = self.propensity.read(start, stop).reshape(stop - start).take(source - start)
+            rows[PROPENSITY] = np.minimum(chance, 1)
             rows[PROPENSITY][newest[ends]] = 1
         first, last, terminal = (np.zeros(len(source), bool) for _ in range(3))
         last[newest[ends]] = True
@@ -225,6 +230,23 @@ class TransitionsReader(Reader):
     """A dataset stored as transitions, in a ``file`` that is open inside its context."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
+    episode_tasks: Sequence[str] = ()
+    """The task of each episode that has a step, "" if it is unknown; empty if the files declare none."""
+    all_tasks: Collection[str] = ()
+    """The tasks of all datasets that are joined with this one."""
+
+    def tasks(self) -> Collection[str]:
+        return {task for task in self.episode_tasks if task}
+
+    def assume_tasks(self, tasks: Collection[str]) -> None:
+        self.all_tasks = sorted(tasks)
+
+    def task_column(self, end: np.ndarray) -> dict[str, LazyColumn]:
+        """Return the observation ``task``, if there are several; ``end``, bool ``[n]``, marks last steps."""
+        if len(self.all_tasks or self.tasks()) < 2 or not self.episode_tasks:
+            return {}
+        texts, episode = np.array(self.episode_tasks, object), np.cumsum(end) - end
+        return {f"obs/{TASK}": LazyColumn(end.shape, texts.dtype, lambda start, stop: texts[episode[start:stop]])}
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"
@@ -246,10 +268,15 @@ class TransitionsReader(Reader):
 
         fields: dict[str, Any] = {"has_rewards": transitions.reward is not None, **declared}
         fields["has_propensity"] = transitions.propensity is not None
+        tasks = self.all_tasks or self.tasks()
+        arrays = {name: (column.shape[1:], column.dtype) for name, column in transitions.obs.items()}
+        observes_tasks = any(dtype.kind == "O" for _, dtype in arrays.values())
+        self.add_remark(UNOBSERVED_TASKS, int(len(tasks) > 1 and not observes_tasks))
         if "observation" not in declared:
-            arrays = {name: (column.shape[1:], column.dtype) for name, column in transitions.obs.items()}
-            fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path)}
+            fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path, tasks)}
             fields |= {"inferred": not self.options.classes}
+        elif isinstance(space := declared["observation"], spaces.Dict) and observes_tasks and TASK not in space.spaces:
+            fields |= {"observation": spaces.Dict({**space.spaces, TASK: text_space(tasks)})}
         if "action" in declared:
             return DatasetInfo(**fields)
         actions = {

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
-from reverie.core.imports import import_module_of
 from reverie.envs.wrappers import Env, Reset, Stepped
 
 MAX_SEED = 2**31 - 1
@@ -226,16 +224,15 @@ class Craftax(Adapter):
 
 
 class SingleAgentEnv(Adapter):
-    """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
+    """One agent of a PettingZoo world, such as ``classic.connect_four_v3``; the others act at random.
 
     They also take only actions that a mask in their observation or info allows. ``agent`` is the agent's index in the
     order of play.
     """
 
-    def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: object) -> None:
-        module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
-        self.render_mode: str | None = render_mode
-        self._world = module.env(render_mode=render_mode, **kwargs)
+    def __init__(self, world: Any, agent: int = 0) -> None:
+        self.render_mode: str | None = getattr(world, "render_mode", None)
+        self._world = world
         self._agent = self._world.possible_agents[agent]
         self.observation_space: spaces.Space[Any] = self._world.observation_space(self._agent)
         self.action_space: spaces.Space[Any] = self._world.action_space(self._agent)

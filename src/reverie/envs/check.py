@@ -106,18 +106,16 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
     """
     native = config.vectorization == "native"
 
-    def raw(**kwargs: object) -> Env:
-        env: Any = make_base(config, factory, render=False) if factory is None or native else factory(**kwargs)
+    def raw() -> Env:
+        env: Any = make_base(config, factory, render=False)
         if not isinstance(env, gymnasium.Env):
             return env  # type: ignore[no-any-return]  # a user's factory may return anything, which is refused
         check_spaces(env)
         findings.spaces = env.observation_space, env.action_space
         return CheckingWrapper(env, findings)
 
-    if factory is not None:  # ``_call_factory`` reads from the signature whether there is a ``render_mode``
-        functools.update_wrapper(raw, factory, updated=())
     outer = {name: getattr(EnvConfig(), name) for name in marked(Mark.SINGLE)} if native else {}
-    return make_flat(config.merge(outer | {"vectorization": "sync"}), raw, 0, render=False)
+    return make_flat(config.merge(outer | {"vectorization": "sync", "kwargs": {}}), raw, 0, render=False)
 
 
 # ---------------------------------------------------------------- playing

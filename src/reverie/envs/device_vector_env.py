@@ -52,6 +52,7 @@ class DeviceVectorEnv(VectorRows):
         self.obs_spec: ObsSpec = codec.spec
         self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
         check_mask_shape(self.obs_spec, self.action_spec)
+        self.can_end_one: bool = self.num_envs == 1
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)

@@ -69,6 +69,7 @@ class NativeVectorEnv(VectorRows):
         self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
         self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale, config.max_image_size)
         self.num_envs: int = config.num
+        self.can_end_one: bool = config.num == 1
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
         self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)

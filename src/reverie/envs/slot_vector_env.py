@@ -146,6 +146,7 @@ class SlotVectorEnv:
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
         self.action_spec: ActionSpec = restarter.specs.action_spec
+        self.can_end_one: bool = True
         self.max_episode_steps: int | None = restarter.specs.max_episode_steps
         self.frames_per_action: int = restarter.specs.frames_per_action
         self.packages: dict[str, str] = restarter.specs.packages

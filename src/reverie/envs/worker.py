@@ -6,7 +6,7 @@ Actions and observations are in shared memory, so a step sends only a few bytes 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import select
@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from subprocess import _args_from_interpreter_flags as python_flags  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,8 @@ STEP = struct.Struct("<cqd??B")
 STEP_MARK = b"\0"
 """A byte that cannot begin a pickle."""
 
+# Python's processes would import its own modules from the current folder, which can be a stranger's.
+multiprocessing.util._args_from_interpreter_flags = lambda: ["-P", *python_flags()]  # type: ignore[attr-defined]
 
 NOT_TAKEN = Outcome()
 

@@ -109,7 +109,7 @@ class EpisodeCounter:
             self.totals[:, step.is_first.numpy(force=True)] = 0.0
         return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else np.zeros(0, int)
 
-    def find(self, chosen: np.ndarray, steps: int = 1) -> np.ndarray:
+    def find(self, chosen: np.ndarray, steps: float = 1) -> np.ndarray:
         """Return the numbers of the environments ``chosen`` ``[N]`` whose episodes have at least this many steps."""
         return np.flatnonzero(chosen & (self.totals[1] >= steps))
 

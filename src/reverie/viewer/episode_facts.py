@@ -79,7 +79,7 @@ class EpisodeLook(NamedTuple):
     batch: Batch | None
     """The rows ``[1, T]``; None if there are too many."""
     lines: dict[str, np.ndarray]
-    """The return that came and the critic's values, ``[T]``; {} without a critic."""
+    """The return that came and the critic's values, ``[T]``; {} without a critic of these rewards."""
     fall: int | None
     """The row to which the value falls most: see :func:`~reverie.agent.dream_strip.find_fall`."""
     gap: float
@@ -224,7 +224,7 @@ def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str
     plain = batch.reward[0].numpy()
     rewards = critic_rewards(agent, plain)
     values, gaps = _values(agent, batch)
-    if np.isnan(values).any():
+    if np.isnan(rewards).any() or np.isnan(values).any():
         return nothing
     fall = find_fall(rewards, values, value_discount(agent), is_terminal)
     strip = make_value_strip(rewards, values, gaps, value_discount(agent), is_terminal)

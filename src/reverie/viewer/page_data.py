@@ -25,7 +25,7 @@ MAX_SHOWN_NUMBERS = 64
 def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str, Any]:
     """Return the facts of an agent: its checkpoint, its actions, and the sizes of its world model."""
     info: dict[str, Any] = {
-        "algorithm": agent.config.algo.algorithm,
+        "algorithm": agent.algorithm,
         "checkpoint": agent.checkpoint.name,
         "step": agent.step,
         "unit": "env steps" if agent.config.unit == "steps" else "updates",

@@ -264,7 +264,8 @@ def _describe(
         advice = "Pass episodes." if agent else "Train until there is a checkpoint."
         raise RunError(f"{facts['name']}: nothing to report, neither episodes nor a log. {advice}")
     header = [f"reverie {facts['version']}", *(str(facts.get(name)) for name in ("algorithm", "env"))]
-    header += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
+    if "seed" in facts:
+        header += [f"seed {facts['seed']}", f"{facts['step']:,} {facts['unit']}", str(facts.get("checkpoint", ""))]
     played = facts["episodes"]
     picked = pick_episodes(played) if agent and played else {}
     looks = {name: look_again(agent, x, frames) for name, x in picked.items()} if agent else {}

@@ -16,6 +16,7 @@ import numpy as np
 from reverie.agent.agent import Agent
 from reverie.agent.agent_file import without_folders
 from reverie.agent.dream_figures import Arrays, open_renderer_or_image
+from reverie.agent.own_policy import PolicyAgent
 from reverie.agent.policy_file import copy_to_cpu
 from reverie.agent.return_estimate import METHODS
 from reverie.agent.right_dreams import (
@@ -95,8 +96,9 @@ def collect_facts(run: Agent | Path, episodes: int, dreams: int, location: str =
         facts |= _summarize_data(folder, saved) if facts["offline"] or agent is None else {}
     facts["step"] = max((row["step"] for row in read_metrics(folder.metrics, ())), default=0)
     if agent is not None:
-        facts |= {"algorithm": agent.config.algo.algorithm, "env": agent.config.env.label(), "seed": agent.config.seed}
-        facts |= {"step": agent.step, "checkpoint": agent.checkpoint.name}
+        facts |= {"algorithm": agent.algorithm, "env": agent.config.env.label()}
+        if not isinstance(agent, PolicyAgent):
+            facts |= {"seed": agent.config.seed, "step": agent.step, "checkpoint": agent.checkpoint.name}
     facts["unit"] = "updates" if facts.get("offline") else "env steps"
     if agent is None or not episodes or not has_env(agent):
         return facts | {"episodes": []} | _read_evaluation(folder, facts)
