@@ -37,10 +37,6 @@ from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import CLASSES, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
-from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
-from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
-
-from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
 from reverie.datasets.source import (
     TEXT_SUFFIXES,
     Source,
@@ -48,6 +44,15 @@ from reverie.datasets.source import (
     missing_files,
     natural_sort_key,
     without_text,
+)
+from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
+from reverie.datasets.transitions import (
+    STEPLESS,
+    LazyColumn,
+    Transitions,
+    TransitionsReader,
+    reorder,
+    time_limit_truncations,
 )
 
 if TYPE_CHECKING:
