@@ -80,7 +80,7 @@ class TD3(DDPG):
 
     losses: type[TD3Objective] = TD3Objective
 
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 

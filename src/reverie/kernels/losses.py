@@ -5,7 +5,7 @@ Pairs of quantiles stay in registers: 200 predictions and as many targets make 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -45,7 +45,7 @@ class LossWithSlope(torch.autograd.Function):
     """Values, of which only the first has a gradient; ``function(x, *others)`` returns it next to them."""
 
     @staticmethod
-    def forward(ctx: Any, function: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, function: Callable[..., Any], x: Tensor, *inputs: object) -> tuple[Tensor, ...]:
         """Return the values."""
         values, gradient = function(x, *inputs)
         if ctx is not None:
