@@ -32,8 +32,7 @@ from reverie.experiment.build import build
 from reverie.experiment.labeling import LabelSession, LiveSession
 from reverie.experiment.learned_reward import fit_labels
 from reverie.nn import reward_model
-from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold
-from reverie.objectives.preferences import preference_loss
+from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold, preference_loss
 from reverie.run.channel import PageChannel
 
 

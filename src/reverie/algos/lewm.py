@@ -36,10 +36,9 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_ch
 from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
-from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
+from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg, effective_rank
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import Standardizer
-from reverie.objectives.latents import effective_rank
 from reverie.objectives.td import Losses
 
 LATENT_STD = "train/latent_std"
