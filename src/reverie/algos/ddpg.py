@@ -111,8 +111,8 @@ class DDPGConfig(CriticConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    num_critics: ClassVar[int | None] = None
     policy_delay: ClassVar[int] = 1
+    num_critics: ClassVar[int | None] = None
     """A single critic, with values ``[...]`` instead of ``[K, ...]``."""
 
     actor_lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
