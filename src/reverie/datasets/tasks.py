@@ -17,11 +17,11 @@ FAILED = "an episode is marked as failed (success = False) and is read like the 
 
 def find_task(attributes: Mapping[str, object]) -> str:
     """Return the text of the task that ``attributes`` declare; "" if they declare none."""
-    places = [attributes]
+    groups = [attributes]
     for key in JSON_KEYS:
         with contextlib.suppress(ValueError, RecursionError):
-            places.append(json.loads(_to_text(attributes.get(key))))
-    texts = (_to_text(place.get(key)) for place in places if isinstance(place, Mapping) for key in TASK_KEYS)
+            groups.append(json.loads(_to_text(attributes.get(key))))
+    texts = (_to_text(group.get(key)) for group in groups if isinstance(group, Mapping) for key in TASK_KEYS)
     return next(filter(None, texts), "")
 
 

@@ -76,8 +76,8 @@ def find_disorder(names: Iterable[str], read: Callable[[str], np.ndarray], end: 
                 disorder[name] = Disorder(0, 0, short_repr(values[0]))
         else:
             readings = [values] if values.dtype.kind in "iuf" else []
-        least = min((_compare(reading, end, is_time) for reading in readings), default=Disorder(0, 0))
-        disorder |= {name: least} if least.back or least.skipped else {}
+        smallest = min((_compare(reading, end, is_time) for reading in readings), default=Disorder(0, 0))
+        disorder |= {name: smallest} if smallest.back or smallest.skipped else {}
     return disorder
 
 
