@@ -1,5 +1,6 @@
 """Dreams as environments: what they answer is what the world model imagines."""
 
+import shutil
 import subprocess
 import sys
 
@@ -226,6 +227,14 @@ def test_an_agent_learns_in_dreams_and_acts_outside(nano, tmp_path):
         return gymnasium.make_vec("CartPole-v1", num_envs)
 
     assert min(reverie.load(tmp_path / "run", env=outside).evaluate(2).lengths) > 4
+
+
+def test_an_agent_acts_in_dreams_of_its_run_behind_the_settings_of_the_environment(nano, tmp_path):
+    run = shutil.copytree(nano, tmp_path / "run")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("full_view: false", "full_view: true"))
+    agent = reverie.load(run, env={"id": "reverie/Dream-v0", "kwargs": {"run": str(nano), "horizon": 5}})
+    assert 1 <= agent.evaluate(1).lengths[0] <= 5
 
 
 def test_registered_whichever_is_imported_first():

@@ -110,4 +110,7 @@ def test_a_critic_beside_the_return():
     assert open_end.lines["return that came"].tolist() == [3.0, 4.0, 6.0, 8.0]
     going_on = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=False, is_over=False)
     assert "3 came so far, with its value of the last frame." in going_on.sentence
-    assert "no critic" in make_value_strip(rewards, np.full(4, np.nan), gaps, 0.5, is_terminal=True).sentence
+    unknown = np.full(4, np.nan)
+    for learned, values, lines in ((rewards, unknown, set()), (unknown, rewards, {"critic"})):
+        strip = make_value_strip(learned, values, gaps, 0.5, is_terminal=True)
+        assert ("no critic" in strip.sentence, {*strip.lines}) == (True, lines)

@@ -17,9 +17,9 @@ from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
 from reverie.agent.recording import add_noise, record_agent, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.datasets.convert import check_target
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import check_target
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
@@ -39,10 +39,11 @@ def agent(tmp_path_factory):
     return reverie.load(folder)
 
 
-def test_record_episodes_and_play_them_again(agent, tmp_path):
+def test_record_episodes_and_play_them_again(agent, tmp_path, said):
     for name in "de":
         done = record_agent(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
         assert (done.episodes, done.steps) == (2, 400)
+    assert "recording 2 episodes: about 0.0 MB per 1,000 steps" in said[0]
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
     assert about.env_spec == json.loads(

@@ -27,8 +27,10 @@ from batches import (
 from contracts import CHOICE, SPECS
 from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
 from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
+from reverie.algos.goal_planner import PlanningPolicy
 from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
+from reverie.core.specs import IS_IMITATED
 from reverie.nn.actor_critic import CriticStack
 from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.normals import ClippedNormal
@@ -118,14 +120,28 @@ def test_chunks_are_taken_whole_unless_an_episode_begins():
     assert not policy.memoryless("eval")
 
 
+@pytest.mark.parametrize("kind", [ChunkPolicy, PlanningPolicy])
+def test_another_action_than_that_of_a_chunk_ends_it(kind):
+    policy = kind(lambda obs, noise: torch.arange(3.0).expand(2, 3) / 100, 3, 1, torch.device("cpu"))
+    step = replace(steps(2), obs={"goal/state": torch.zeros(2, 1)})
+    state, seen = policy.override(policy.initial(2), torch.ones(2, 1)), []
+    for _ in range(4):
+        action, state = policy.act(step, state, "explore")
+        seen.append((100 * action[:, 0]).round().int().tolist())
+        state = policy.override(state, torch.stack([action[0] + 1e-6, torch.ones(1)]))
+    assert seen == [[0, 0], [1, 0], [2, 0], [0, 0]]
+
+
 def gaussian(size):
     return Tiny(2 * size * ACTS, lambda y: ClippedNormal(*y.chunk(2, -1)))
 
 
+@pytest.mark.parametrize("h", [1, 3])
 @pytest.mark.parametrize("kind", ["deterministic", "stochastic"])
-def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
+def test_clones_imitate_each_action_of_a_chunk_that_was_taken_unless_it_is_context(kind, h):
     torch.manual_seed(0)
-    rows, h = batch(), 3
+    rows = batch()
+    rows = replace(rows, extras={IS_IMITATED: torch.rand(rows.shape) < 0.7})
     actor = (Tiny(h * ACTS) if kind == "deterministic" else gaussian(h)).double()
     made, errors = BCObjective(actor, chunk_size=h), []
     for b, t in [(b, t) for b, t in moves(rows) if t <= ROWS - h]:
@@ -133,6 +149,8 @@ def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
         for i in range(h):
             if rows.is_last[b, t : t + i + 1].any():
                 break
+            if not rows.extras[IS_IMITATED][b, t + i]:
+                continue
             part, action = slice(i * ACTS, (i + 1) * ACTS), rows.action[b, t + i]
             if kind == "deterministic":
                 errors.append((chunk[part] - action).square().mean())

@@ -104,6 +104,34 @@ def test_new_searches_are_those_of_the_last_windows():
     torch.testing.assert_close(new[1:].sum(-1), torch.ones(3, 4))
 
 
+def test_rows_without_a_search_have_the_value_of_the_networks():
+    agent = build("muzero", batch_length=6, frame_stack=3, frame_stack_keys=".*", normalize_obs="running")
+    networks = agent.objective.older_networks
+    networks.prediction.layers()[-1][0].data.normal_()
+    given = batch(agent)
+    is_missing = torch.zeros(given.shape, dtype=torch.bool)
+    is_missing[1:, 3::2] = True
+    given.extras[SEARCH_POLICY][is_missing], given.extras[SEARCH_VALUE][is_missing] = 0.0, 0.0
+    filled = agent.fill_values(given)
+    prepared, value = agent.prepare_batch(filled), filled.extras[SEARCH_VALUE]
+    predicted = networks.predict(networks(prepared.obs))[1].mean()
+    torch.testing.assert_close(value[is_missing][:, 0], predicted[is_missing[:, 2:]])
+    assert torch.equal(value[~is_missing], given.extras[SEARCH_VALUE][~is_missing])
+    assert value[is_missing].all()
+
+
+@pytest.mark.parametrize(("name", "column"), [("muzero", SEARCH_VALUE), ("bmpc", "planned")])
+def test_new_plans_of_stacked_frames_are_learned_in_their_rows(name, column):
+    settings = {"frame_stack": 3, "frame_stack_keys": ".*", "reanalyze_interval": 1, "graph": False}
+    agent, plans, learned = build(name, batch_length=6, **settings), [], []
+    reanalyze, train_step = agent.objective.reanalyze, agent.train_step
+    agent.objective.reanalyze = lambda *args: plans.append(reanalyze(*args)) or plans[0]
+    agent.train_step = lambda rows: learned.append(rows.extras[column]) or train_step(rows)
+    stored = agent.update(batch(agent)).extras[column]
+    assert torch.equal(learned[0], plans[0][column])
+    assert torch.equal(stored, plans[0][column])
+
+
 def test_other_algorithms_refuse_games_of_two_players():
     """They would add up the rewards of both."""
     spec = SPECS["vector"] | {PLAYER_KEY: ObsPart(kind="player", shape=(), dtype="int64", classes=(2,))}

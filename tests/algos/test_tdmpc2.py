@@ -158,6 +158,8 @@ def test_sizes_and_settings_that_cannot_be():
     assert [bmpc.with_size(name).networks.num_critics for name in SIZES] == [2] * 5 + [8]
     with pytest.raises(ConfigError, match="size = '6m'"):
         with_size("6m")
+    with pytest.raises(ConfigError, match=r"networks.latent = 20, networks.simplex = 8: .* networks.latent = 24"):
+        TDMPC2Config().merge({"networks.latent": 20})
 
 
 def test_images_alone_are_the_latent_and_are_moved():

@@ -429,6 +429,25 @@ def test_what_installed_packages_offer_to_files():
     assert not any(map(is_offered, ("torch", "gymnasium.wrappers", "reverie.__main__", "os", "numpy")))
 
 
+def test_no_process_imports_a_module_of_python_from_the_current_folder(tmp_path):
+    """A script's own process does not either."""
+    (tmp_path / "here").mkdir()
+    for name in ("multiprocessing", "runpy", "numpy"):
+        (tmp_path / "here" / f"{name}.py").write_text(EVIL)
+    (tmp_path / "script.py").write_text(
+        "import multiprocessing, pathlib, reverie.envs.worker, reverie.distributed.run_processes as runs\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('forkserver').Process(target=print)\n"
+        "    process.start(), process.join()\n"
+        "    child = runs.Child(['--version'], pathlib.Path('log')).process\n"
+        "    raise SystemExit(process.exitcode or child.wait())"
+    )
+    words = [sys.executable, str(tmp_path / "script.py")]
+    env = os.environ | {"PYTHONPATH": str(Path(reverie.__file__).parents[1])}
+    subprocess.run(words, executable=sys.executable, cwd=tmp_path / "here", env=env, check=True)
+    assert not (tmp_path / "here/PWNED").exists()
+
+
 # ---------------------------------------------------------------- files are trusted, not folders
 
 
@@ -557,12 +576,15 @@ def test_rows_go_where_a_run_says_only_inside_of_it_or_if_the_user_named_the_pla
     reverie.train("dqn", "CartPole-v1", run="own", **SMALL | {"steps": 20})
     shutil.copytree("own", "got")
     monkeypatch.setenv("XDG_STATE_HOME", str(stranger / "other"))  # another user
-    with pytest.raises(UntrustedError, match="Files may name stores and datasets inside the run"):
+    with pytest.raises(UntrustedError, match="Files may name datasets on this machine, stores inside the run"):
         reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
     file = Path("got/config.yaml")
     file.write_text(file.read_text().replace(str(stranger / "rows"), str(stranger / "got" / "mine")))
     reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
     assert Path("got/mine/zarr.json").exists()
+    Path("settings.yaml").write_text(f"replay.store_path: {stranger.parent / 'rows'}")
+    with pytest.raises(UntrustedError, match=r"settings\.yaml names .*rows"):
+        reverie.train("dqn", "CartPole-v1", run="new", config="settings.yaml", **SMALL)
 
 
 def test_no_file_of_a_search_chooses_what_is_contacted(stranger, contacted):

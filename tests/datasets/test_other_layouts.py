@@ -16,7 +16,7 @@ from formats import FORMATS, save_table, write_act, write_zarr
 from recordings import LIVED, check, expected, joined
 from reverie.core import files
 from reverie.core.errors import DataError, RunError
-from reverie.datasets import act, imitation, transitions
+from reverie.datasets import imitation, transitions
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -72,7 +72,7 @@ def test_stable_baselines_2(tmp_path):
                  rewards=cat("rewards"), episode_starts=starts, episode_returns=np.ones(5))  # fmt: skip
     with open_reader(path) as reader:
         check(reader, expected(CUT, last_seen=False))
-        assert any("does not mark which episodes terminated" in remark for remark in reader.remarks())
+        assert any("do not mark which episodes terminated" in remark for remark in reader.remarks())
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_robot_data_without_rewards_and_ends(tmp_path, name, monkeypatch):
         rows[f"obs/{COPIES[name]}"] = rows.pop("obs")
         check(reader, rows | {"reward": np.zeros(len(rows["reward"]))})
         assert not reader.info().has_rewards
-        assert act.UNMARKED in reader.remarks()
+        assert transitions.UNMARKED in reader.remarks()
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -3,6 +3,7 @@
 import contextlib
 import resource
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from d4rl_files import columns
 from d4rl_files import write as write_hdf5
 from recordings import FORMATS, copied
+from reverie.cli.data import Format
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.lock import lock_beside
 from reverie.datasets.output import staged_file
@@ -18,6 +20,10 @@ from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.writers import write_d4rl, write_minari
 
 minari = pytest.importorskip("minari")
+
+
+def test_the_command_line_has_all_formats():
+    assert get_args(Format) == ("auto", *FORMATS)
 
 
 def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
@@ -36,6 +42,8 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
             copied(d4rl, tmp_path / "none", to, choose=lambda episodes: iter(()))
     with pytest.raises(ConfigError, match="in the format Minari, but --format is store"):
         copied(d4rl, "minari:ab/b-v0", "store")
+    with pytest.raises(ConfigError, match="format = 'hdf5': expected auto, minari, d4rl, "):
+        copied(d4rl, tmp_path / "none", "hdf5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
 
 
@@ -68,7 +76,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, mo
     target, staged = tmp_path / "out", tmp_path / ".out.part"
     if form == "minari":
         episodes = failing(FIELDS, staged / "data" / "main_data.hdf5")
-        write = partial(write_minari, episodes, str(target), *BOTH, {})
+        write = partial(write_minari, episodes, target, *BOTH, {})
     else:
         episodes = failing(ROWS, staged)
         write = partial(write_d4rl, episodes, target, DatasetInfo(observation=BOTH[0], action=BOTH[1]))

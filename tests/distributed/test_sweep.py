@@ -14,7 +14,7 @@ import yaml
 import reverie
 from in_process import InProcess
 from reverie.cli import main
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, UntrustedError
 from reverie.distributed import run_processes
 from reverie.distributed.sweep import SweepPlan, prepare_commands
 from reverie.run.folder import list_sweep, read_saved_config
@@ -156,6 +156,45 @@ def test_errors_name_the_line_before_the_first_run(change: str, message: str) ->
     with pytest.raises(reverie.ReverieError, match=message):
         reverie.sweep(path)
     assert [*Path().iterdir()] == [path]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("run: [a]", r"line 1: run = \['a'\]: expected the path of a folder"),
+    ("run:", "line 1: run = None"),
+    ('run: "a\\0b"', "line 1: the character NUL"),
+    ("seeds: 1000000000", "line 1: expected at most 10,000 runs, but these are 1,000,000,000"),
+    ("defaults: {data: rows}", "line 1: data = 'rows'"),
+    ("defaults: {replay: 3}", "line 1: replay = 3"),
+    ("defaults: {env.id: 5}", "line 1: env.id = 5"),
+    ("defaults: {preset: 5}", "line 3: unknown preset '5'"),
+    ("defaults: {1: 2}", "line 1: unknown option 1"),
+    ("defaults: {data: " + 400 * "[\n " + 400 * "]" + "}", "line 1: data = "),
+])  # fmt: skip
+def test_a_wrong_value_is_an_error_with_its_line(text: str, message: str) -> None:
+    path = write(f"{text}\nenvironments: [CartPole-v1]\nsettings: {{s: {{}}}}\n", "no.yaml")
+    with pytest.raises(reverie.ReverieError, match=rf"^no\.yaml.* {message}"):
+        SweepPlan(path)
+
+
+def test_a_file_names_no_folder_elsewhere_unless_the_user_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("here").mkdir()
+    monkeypatch.chdir("here")
+    content = {**SWEEP, "run": str(tmp_path / "there")}
+    with pytest.raises(UntrustedError, match=r"ablation\.yaml, line 25 names .*/there'"):
+        SweepPlan(write(content))
+    SweepPlan(content).write()  # in a program
+    SweepPlan(write(content)).open_folders()
+    (tmp_path / "there/base").symlink_to(tmp_path / "state")
+    with pytest.raises(RunError, match=r"there/base is a link to .*state"):
+        SweepPlan(content).open_folders()
+
+
+def test_the_folder_of_a_sweep_does_not_list_millions_of_cells() -> None:
+    names = [f"x{i}" for i in range(3000)]
+    write({"settings": names, "environments": names}, "sweep.yaml")
+    with pytest.raises(ConfigError, match="expected at most 10,000 runs, but these are 9,000,000"):
+        reverie.compare(".")
 
 
 def test_modules_that_a_file_names_are_trusted_modules(

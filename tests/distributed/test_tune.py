@@ -211,6 +211,8 @@ def test_a_grid_is_tried_in_order_to_its_end(cast: list[Actor]) -> None:
     assert tried(cast) == [ALL[0], *ALL]
     assert not any(actor.told for actor in cast[1:])
     assert [trial.settings["algo.lr"] for trial in result.trials] == [1e-3] * 3 + [3e-4] * 3
+    with pytest.raises(ConfigError, match="space: expected at most 10,000 runs, but these are 1,000,000"):
+        search(space={name: {"low": 1, "high": 1000} for name in ("algo.batch_size", "steps")}, grid=True, run="bad")
     with pytest.raises(ConfigError, match=r"space: algo.lr = .*'low'.*: a grid cannot contain infinitely many values"):
         search(space=SPACE, grid=True, run="bad")
     assert not Path("bad").exists()

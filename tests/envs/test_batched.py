@@ -347,6 +347,17 @@ def test_a_function_cannot_return_a_vector_that_clips_rewards():
         make_vector_env(EnvConfig(num=2, vectorization="native"), seed=0, factory=pacman)
 
 
+@pytest.mark.parametrize("is_said", [False, True])
+def test_a_vector_of_atari_that_was_made_directly_does_not_say_whether_it_clips(is_said, said):
+    ale = pytest.importorskip("ale_py.vector_env")
+    kwargs = {"game": "pong", "reward_clipping": False}
+    named = EnvConfig(id="ale_py.vector_env:AtariVectorEnv", num=2, vectorization="native", kwargs=kwargs)
+    made = functools.partial(ale.AtariVectorEnv, **kwargs)
+    env = make_vector_env(named if is_said else named.merge({"kwargs": {}}), seed=0, factory=None if is_said else made)
+    env.close()
+    assert any("does not say whether it clips rewards" in line for line in said) != is_said
+
+
 def one_lap(num_envs):
     return SimulatedLaps(num_envs, laps=(4,))
 

@@ -27,7 +27,7 @@ from reverie.envs.board_games import (
 )
 from reverie.envs.dummy import Count
 from reverie.envs.snapshot import load_state, save_state
-from reverie.envs.turn_based import OpenSpielGame, TurnBasedGame, pettingzoo_env
+from reverie.envs.turn_based import OpenSpielGame, pettingzoo_env
 from reverie.experiment.settings import Request, resolve
 from reverie.log.jsonl import read_metrics
 from reverie.run.episodes import EpisodeCounter
@@ -247,12 +247,51 @@ def test_other_games_are_refused(world, said, monkeypatch):
     monkeypatch.setattr(turn_based, "import_module_of", lambda *_: module)
 
     def play_once():
-        env = TurnBasedGame("any")
+        env = pettingzoo_env("any", agent="all")
         env.reset(seed=0)
         env.step(0)
 
     with pytest.raises(EnvError, match=said):
         play_once()
+
+
+class OneTwo(World):
+    """Three moves in turn; the last mover wins."""
+
+    def __init__(self):
+        super().__init__(rewards=(0, 0))
+
+    def reset(self, seed):
+        self.__init__()
+
+    def step(self, action):
+        if len(self.turns) == 1:
+            self.rewards, self.terminations = {"a": 1, "b": -1}, {"a": True, "b": True}
+        else:
+            super().step(action)
+
+    def last(self):
+        agent = self.agent_selection
+        return self.observe(agent), self.rewards[agent], self.terminations[agent], False, {}
+
+
+@pytest.mark.parametrize("env", [OneTwo, lambda: OneTwo(), f"{__name__}:OneTwo"])
+def test_a_custom_game_in_pettingzoos_form_is_played_from_both_seats_or_one(env, tmp_path):
+    settings = {"algo.batch_size": 4, "algo.num_simulations": 2, "eval_episodes": 2, "console": False}
+    result = reverie.train("muzero", env=env, run=tmp_path / "run", steps=12, envs=1, **settings)
+    assert sorted(result.evaluation.scores) == [-1.0, 1.0]
+    report = reverie.check_env(env, env_options={"kwargs": {"agent": 0}}, steps=10)
+    assert (PLAYER_KEY in report.obs_spec, "dqn" in report.algorithms["online"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [(lambda: World("abc"), "has the players a, b, c: expected 2 that move in turn"),
+     (lambda: SimpleNamespace(possible_agents=[0, 1], reset=int), "an environment of several agents: expected a")],
+)  # fmt: skip
+def test_other_custom_games_of_pettingzoo_are_refused(env, said):
+    with pytest.raises(EnvError, match=said):
+        reverie.check_env(env, steps=5)
 
 
 class Turns(gymnasium.Env):
@@ -320,7 +359,7 @@ def test_a_classic_game_of_pettingzoo_has_a_short_name():
 def test_games_with_hidden_information_are_named_once(monkeypatch, said):
     monkeypatch.setattr(turn_based, "import_module_of", lambda *_: SimpleNamespace(env=lambda **_: World()))
     for name in ("classic.hanabi_v5", "classic.hanabi_v5", "classic.go_v5"):
-        TurnBasedGame(name)
+        pettingzoo_env(name, agent="all")
     (line,) = said
     assert line.startswith("'pettingzoo/classic.hanabi_v5' hides a part of its state from players")
 
@@ -336,7 +375,7 @@ def test_boards_of_planes_are_text(monkeypatch):
             return {"observation": board, "action_mask": np.ones(2, np.int8)}
 
     monkeypatch.setattr(turn_based, "import_module_of", lambda *_: SimpleNamespace(env=lambda **_: Board()))
-    env = TurnBasedGame("any")
+    env = pettingzoo_env("any", agent="all")
     env.reset(seed=0)
     assert env.format() == "X..\n..O"
     obs, *_ = env.step(0)

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import signal
+from pathlib import Path
 from unittest import mock
 
 import gymnasium
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batches
+import contracts
 import reverie
 from log_capture import logged
 from offline_runs import train, weights
@@ -24,13 +26,15 @@ from resumed_runs import QUICK, Walk, assert_same
 from reverie.algos.settings import init_context
 from reverie.api import train_config
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.labels import LabelFile
 from reverie.experiment import labeling
 from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.labeling import LabelSession, LiveSession
-from reverie.experiment.learned_reward import fit_labels
+from reverie.experiment.learned_reward import LearnedReward, fit_labels
 from reverie.nn import reward_model
 from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold
 from reverie.objectives.preferences import preference_loss
@@ -48,10 +52,12 @@ def test_the_loss_is_that_of_the_definition(noise):
     assert float(preference_loss(difference, torch.tensor(answers), noise)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_transition_gets_the_reward_of_its_action():
+@pytest.mark.parametrize("zero", ["mean", "lowest"])
+def test_a_transition_gets_the_reward_of_its_action(zero):
     batch = batches.batch(dtype=torch.float32)
     model = PreferenceReward(batches.OBS, batches.MOVE)
-    model.mean.fill_(0.2)
+    model.zero = zero
+    getattr(model, zero).fill_(0.2)
     model.std.fill_(0.5)
     relabeled = model.relabel(batch)
     for b in range(8):
@@ -63,6 +69,22 @@ def test_a_transition_gets_the_reward_of_its_action():
             assert float(relabeled.reward[b, t]) == pytest.approx(expected, abs=1e-5)
     for name in ("is_first", "is_last", "is_terminal", "action"):
         assert getattr(relabeled, name) is getattr(batch, name)
+
+
+@pytest.mark.parametrize(("zero", "is_said"), [("mean", True), ("lowest", False), ("highest", False)])
+def test_the_zero_is_chosen_and_told_where_episodes_terminate(zero, is_said, quick):
+    clips, model = batches.batch(44, dtype=torch.float32, crossing=False), PreferenceReward(batches.OBS, batches.MOVE)
+    model.zero = zero
+    model.fit(clips, torch.arange(22) % 2.0, torch.zeros(22, dtype=torch.bool))
+    learned = LearnedReward(Path("labels"), "preferences", model, fit=None)
+    learned.is_fitted = True
+    with logged() as lines:
+        learned.relabel(clips)
+        rewards = learned.relabel(clips).reward[:, 1:]
+    assert sum("set reward_zero = lowest" in line for line in lines) == is_said
+    zeros = {"mean": rewards.mean, "lowest": rewards.min, "highest": rewards.max}
+    assert zeros[zero]().item() == pytest.approx(0, abs=1e-5)
+    assert rewards.std() > 0.5
 
 
 def test_the_second_row_above_the_threshold_is_a_success_and_ends_the_episode(monkeypatch):
@@ -315,6 +337,18 @@ def test_runs_learn_from_the_reward_and_keep_the_environments(kind, offline, wal
     np.testing.assert_allclose(earned[1:][inside], np.diff(x)[inside], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "trained"), [("", "the environment's rewards"), ("preferences", "a reward of preferences")]
+)
+def test_a_run_does_not_continue_with_another_kind_of_reward(earlier, trained, walked, tmp_path, quick):
+    config = QUICK.merge(
+        {"steps": 20, "env.id": "Walk", "reward": earlier and write_labels(walked, tmp_path / "a", earlier)}
+    )
+    train_config(config, env=Walk, run=tmp_path / "run")
+    with pytest.raises(RunError, match=f"was trained with {trained}, which cannot change"):
+        train_config(config.merge({"reward": f"success:{tmp_path}/b"}), env=Walk, run=tmp_path / "run")
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_runs_resume_bit_for_bit_with_a_learned_reward(is_gone, walked, tmp_path, quick, monkeypatch):
     config = QUICK.merge({
@@ -497,6 +531,13 @@ def test_statistics_of_stored_rewards_do_not_scale_others(changes, follows, walk
         assert experiment.algo.preprocess.follows_rewards == follows
     finally:
         experiment.close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"human.success_reward": 0.0}, {"human.person": "mine:help"}])
+def test_a_key_whose_reward_is_not_learned_says_so(changes, said):
+    config = ExperimentConfig().merge({"human.person": "page", **changes})
+    ignore_row_rewards(config, contracts.build("dqn"), "reward = preferences:labels")
+    assert ["the key S ends episodes without human.success_reward" in line for line in said] == [True] * (not changes)
 
 
 def test_runs_with_actors_learn_from_the_reward(walked, tmp_path, quick):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core.kernel_dispatch import Kernel, list_declared_numbers, use_only_kernels
+from reverie.core.kernel_dispatch import Kernel, list_declared_floats, use_only_kernels
 from reverie.core.types import Batch
 from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
@@ -452,7 +452,7 @@ def test_a_tensor_in_place_of_a_number_runs_the_definition(alone):
     names = list(inspect.signature(definition.func).parameters)
     by_name = given if isinstance(given, dict) else dict(zip(names, given, strict=False))
     by_name = by_name | dict(definition.keywords)
-    for _, name in list_declared_numbers(definition.func):
+    for _, name in list_declared_floats(definition.func):
         if name in by_name:
             scheduled = by_name | {name: torch.tensor(by_name[name])}
             ours, theirs = (result_or_error(f, scheduled) for f in (definition.func, definition.func.definition))
@@ -470,7 +470,7 @@ def test_no_kernel_gets_a_tensor_where_a_number_is_declared(definition):
     accepted: list[Any] = []
     with use_only_kernels():
         rows.append(Kernel(lambda *_, **__: True, lambda *args, **kwargs: accepted.append(1)))
-        for _, name in list_declared_numbers(definition):
+        for _, name in list_declared_floats(definition):
             values = {key: torch.tensor(1) if key == name else 1 for key in parameters}
             with contextlib.suppress(Exception):  # the definition's, for the other arguments
                 definition(**values)

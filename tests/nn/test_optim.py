@@ -64,6 +64,13 @@ def test_state_of_the_same_parameters_in_another_order_is_refused():
     assert float(other.updates) == 0
 
 
+def test_state_of_an_optimizer_of_another_kind_is_refused():
+    make = (lambda p: Adam(p, 1e-3), LaPropAGCConfig().build)
+    saved, other = (build([torch.nn.Parameter(torch.ones(2))]) for build in make)
+    with pytest.raises(RunError, match=r"has mean, square, updates: expected momentum, .*--init-from"):
+        other.load_state_dict(saved.state_dict())
+
+
 def test_percentile_scale_by_hand():
     scale = PercentileScale(rate=0.5, limit=1.0)
     seen = []

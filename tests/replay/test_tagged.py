@@ -1,4 +1,4 @@
-"""Windows that begin with a person's action: which there are, how many a batch has, and their rewards."""
+"""Windows with a person's actions: which there are, how many a batch has, and their rewards."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.columns import ColumnSpec
-from reverie.core.specs import IS_INTERVENTION
+from reverie.core.specs import IS_IMITATED, IS_INTERVENTION
 from reverie.core.types import Batch, Step, Update, Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import FractionsConfig, HumanConfig, ReplayConfig
@@ -53,7 +53,7 @@ def test_tagged_windows_are_those_of_the_rows(rows, option, asks_often):
     expected = []
     for handle in replay.batch_sampler.windows.handles_at(np.arange(len(replay))).tolist():
         row, stream = divmod(handle, 2)
-        width = 3 if option == "learns_rows" else 1
+        width = 3 if option == "learns_rows" else 2
         if replay.has_tags and replay.storage.read(row, row + width)[IS_INTERVENTION][stream].any():
             expected.append(handle)
     number = len(source.tagged)
@@ -64,8 +64,8 @@ def test_tagged_windows_are_those_of_the_rows(rows, option, asks_often):
     assert source.tagged.queue.handles.tolist() == expected
 
 
-def filled_replay(rows=40, tagged=lambda t: t % 4 == 1, **options):
-    replay = make_replay(capacity=100, **options)
+def filled_replay(rows=40, tagged=lambda t: t % 4 == 1, window=2, **options):
+    replay = make_replay(capacity=100, rows=window, **options)
     for t in range(rows):
         add(replay, t, [tagged(t)], [t % 10 == 9])
     return replay
@@ -95,6 +95,16 @@ def test_recorded_windows_share_the_persons_fraction():
     source = TaggedSource(filled_replay(batch=26), recorded, HumanConfig(min_rows=1), 1.0, seed=0)
     batch = source.sample()
     assert batch.extras[IS_INTERVENTION][:, 0].tolist() == [False] * 18 + [True] * 8
+
+
+def test_imitation_takes_a_persons_and_recorded_rows_and_those_drawn_from_all():
+    recorded = filled_replay(rows=21, tagged=lambda t: False, window=3)
+    source = TaggedSource(filled_replay(batch=20, window=3), recorded, HumanConfig(min_rows=1), 0.8, seed=0)
+    batch = source.sample()
+    tags, is_persons = batch.extras[IS_INTERVENTION], torch.zeros(20, 3, dtype=torch.bool)
+    is_persons[(recorded := source._drawn[0][1]) : 16] = True
+    assert tags[recorded:16, :-1].any(1).all()
+    assert torch.equal(batch.extras[IS_IMITATED], tags | ~is_persons)
 
 
 def test_a_person_alone_is_learned_from_once_there_are_enough_rows():

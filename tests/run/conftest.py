@@ -30,6 +30,7 @@ class ScriptedEnv:
         self.seeds: list[int | None] = []
         self.closed, self.exact_rewards, self.episode_info, self.max_episode_steps = False, (), {}, None
         self.executed_actions = None
+        self.can_end_one = True
 
     def send(self, action: torch.Tensor) -> None:
         self.answer = self.step(action)

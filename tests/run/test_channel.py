@@ -170,13 +170,21 @@ def test_a_row_waits_for_a_key_by_setting_or_if_no_action_is_idle(hz, space, pla
 
 def test_a_pause_ends_with_its_page(play):
     channel = Scripted(script=[(3.0, 1, {"do": "pause", "on": False}), (3.0, 1, {"do": "ping"})])
-    turns = play(channel, Endless)
+    turns = play(channel, Endless, pages=2)  # the other one watches
     channel.ask(1, "pause", on=True)
     turns(2)
     assert [time for time, _ in channel.rows] == pytest.approx([3.0, 3.0], abs=0.11)
     channel.ask(1, "pause", on=True)
     channel.leave(1)
     assert turns(1) == [None]
+
+
+@pytest.mark.parametrize("number", [-(2**63), 1.5, float("nan")])
+def test_numbers_beyond_the_bounds_are_refused(number, play):
+    channel = Scripted()
+    play(channel, Endless)
+    channel.ask(1, "take")
+    assert [*channel.ask(1, "act", action=[number, 0])] == ["refused"]
 
 
 def test_a_stop_ends_every_wait(play):
@@ -206,7 +214,7 @@ def test_actions_that_the_mask_forbids_are_refused(play):
 
 VALUES = [None, True, False, 0, -1, 10**400, float("nan"), float("inf"), 1e300, 7.5, "", "a", "ArrowUp", [], ["a", "b"],
           [[1]], ["a"] * 9, [1, "a"], {}, {"do": "take"}]  # fmt: skip
-NUMBERS = [0, 1, -1, 0.5, 1.5, float("nan"), True, 10**400]
+NUMBERS = [0, 1, -1, 0.5, 1.5, -(2**63), float("nan"), True, 10**400]
 LIKELY = [{"do": "take"}, {"do": "act", "action": [0.5, -1, 0, 1, 0]}, {"do": "act", "keys": ["a"]}, {"do": "give"}]
 FIELDS = ["action", "keys", "success", "on", "hz"]
 
@@ -239,7 +247,7 @@ def test_no_message_leads_to_an_action_outside_of_the_space_or_to_two_owners(see
         if rng.random() < 0.05:
             channel.leave(pages.pop(rng.randrange(3)))
             pages.append(channel.join(lambda: None))
-        if channel._is_paused:
+        if channel._paused_by is not None:
             channel.handle(channel._owner or page, '{"do": "pause", "on": false}')
         has_input = channel._tapped is not None or rng.random() < 0.1  # else it waits until the lease ends
         if has_input and (chosen := channel.choose(step, step.reward.new_zeros(1, 5))) is not None:
@@ -344,13 +352,19 @@ def test_a_checkpoint_behind_a_mark_has_it(tmp_path):
         ({"actors": 1}, "actors = 1"),
         ({"learners": 2}, "learners = 2"),
         ({"human": {"person": "page", "hz": 31}}, "human.hz = 31"),
+        (
+            {"algorithm": "tdmpc2", "algo.episodic": False},
+            "plans must know .*algo.episodic = True",
+        ),
         ({"env": TorchCycle, "envs": 2, "env.vectorization": "native"}, "environments on a device"),
+        ({"env": "CartPole-v1", "envs": 2, "env.vectorization": "native"}, "S and F end one episode, .* env.num = 1"),
     ],
 )
 def test_what_excludes_a_page_is_named(settings, message, tmp_path):
-    given = {"env": functools.partial(Helped, "never"), "human": "page", "steps": 10, "console": False} | settings
+    algorithm = "dqn" if "envs" in settings else "sac"
+    given = {"algorithm": algorithm, "env": functools.partial(Helped, "never"), "human": "page", "console": False}
     with pytest.raises(ConfigError, match=message):
-        reverie.train("dqn" if "envs" in settings else "sac", run=tmp_path / "run", **given)
+        reverie.train(run=tmp_path / "run", steps=10, **given | settings)
 
 
 def test_a_page_without_its_packages_says_what_to_install(tmp_path, monkeypatch):

@@ -72,6 +72,15 @@ def test_episodes_that_do_not_end_are_cut_off_and_counted(fakes):
     assert torch.equal(env.actions[4][1], torch.zeros(7))  # nothing is taken where an episode is cut off
 
 
+@pytest.mark.parametrize("can_end_one", [True, False])
+def test_only_the_episode_that_does_not_end_is_cut_off(fakes, can_end_one):
+    env = fakes.Env([[1000], [3, 9]])
+    env.can_end_one = can_end_one
+    result = evaluate(env, fakes.Policy(), episodes=8, most_steps=10)
+    assert (result.lengths, result.cut_off) == ([10] * 4 + [3, 9] * 2, 4)
+    assert result.scores == [55.0] * 4 + [6.0, 45.0] * 2
+
+
 def test_an_environment_is_not_cut_off_before_its_own_limit(fakes):
     env = fakes.Env([[-6]])
     env.max_episode_steps = 6

@@ -44,10 +44,20 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
     assert not is_in_use(tmp_path)
     (tmp_path / ".lock").write_text(json.dumps({"pid": holder.pid, "host": "another"}))
     assert is_in_use(tmp_path)
+    (tmp_path / ".lock").write_text("[" * 100_000)
+    assert is_in_use(tmp_path)
     with folder_lock(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         assert said == {"pid": os.getpid(), "host": socket.gethostname()}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_link_is_no_lock(tmp_path):
+    (tmp_path / "mine").write_text("text")
+    (tmp_path / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match="cannot write to"), folder_lock(tmp_path):
+        pass
+    assert (tmp_path / "mine").read_text() == "text"
 
 
 def test_who_holds_it_deletes_what_a_killed_process_left_half_written(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_a_run_keeps_its_modules_and_tells_what_differs_later(
     assert "walk_of_provenance (other)" in " ".join(said)
 
 
-def test_the_commit_and_whether_it_was_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_read_and_no_filter_of_the_repository_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*words: str) -> str:
         identity = ("-c", "user.name=me", "-c", "user.email=me@here")
         return subprocess.run(
@@ -88,17 +91,18 @@ def test_the_commit_and_whether_it_was_clean(tmp_path: Path, monkeypatch: pytest
         pytest.skip("needs git")
     assert provenance._read_git(tmp_path) is None
     git("init", "-q")
-    assert provenance._read_git(tmp_path) == {"commit": "(initial)", "clean": True}
+    assert provenance._read_git(tmp_path) is None  # no commit yet
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside/a.py").write_text("1")
     git("add", ".")
     git("commit", "-q", "-m", "one")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/new").write_text("a run writes files")
-    commit = git("rev-parse", "HEAD")
-    assert provenance._read_git(tmp_path / "inside") == {"commit": commit, "clean": True}
-    (tmp_path / "inside/a.py").write_text("2")
-    assert provenance._read_git(tmp_path / "inside") == {"commit": commit, "clean": False}
+    (tmp_path / ".git/info/attributes").write_text("* filter=x\n")
+    for setting in ("filter.x.clean", "core.fsmonitor", "core.pager"):
+        git("config", setting, f"touch '{tmp_path}/ran'")
+    os.utime(tmp_path / "inside/a.py", (1, 1))
+    commit = (tmp_path / ".git" / (tmp_path / ".git/HEAD").read_text().split()[1]).read_text().strip()
+    assert provenance._read_git(tmp_path / "inside") == commit
+    assert not (tmp_path / "ran").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert provenance._read_git(tmp_path) is None
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.datasets.convert import write_dataset
+from reverie.datasets.convert import OUTPUT_FORMATS, write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
-FORMATS = ["minari", "d4rl", "parquet", "robomimic", "lerobot", "tianshou", "pydreamer", "store"]
+FORMATS = [*OUTPUT_FORMATS]
 """That a dataset can be written in."""
 
 
@@ -116,8 +116,8 @@ def check(reader, rows):
 def copied(source, target, to="minari", **how):
     """Write a copy, and return the remarks on it."""
     with open_reader(str(source)) as reader:
-        write_dataset(reader, str(target), to, **how)
-        return reader.remarks()
+        report = write_dataset(reader, str(target), to, **how)
+        return reader.remarks() + report.remarks
 
 
 def same_rows(one, two):

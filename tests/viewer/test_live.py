@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import stat
 import struct
 import threading
@@ -402,12 +403,26 @@ def test_a_run_with_a_page_asks_about_its_rows(tmp_path, said):
     assert any("reward: 20 preferences" in line for line in said)
 
 
-def test_a_page_whose_process_is_gone_is_not_shown(tmp_path, capsys):
-    for name, pid in (("a", os.getpid()), ("b", 2**22 + 1)):
+PAGE, HERE = f"http://127.0.0.1:8765/{'t' * 22}/live.html", {"pid": os.getpid(), "host": socket.gethostname()}
+
+
+@pytest.mark.parametrize(("page", "lock"), [
+    (json.dumps({"url": PAGE}), None),
+    *[(json.dumps({"url": PAGE}), HERE | change) for change in ({"pid": 0}, {"pid": 2**22 + 1}, {"host": "elsewhere"})],
+    *[(json.dumps({"url": PAGE.replace(*change)}), HERE) for change in (
+        ("127.0.0.1", "evil.com"), ("127.0.0.1", "evil@127.0.0.1"), ("t" * 22, ""), (".html", ".html\n"))],
+    *[(text, HERE) for text in ("[" * 100_000, "[]", '{"url": 5}', None)],
+])  # fmt: skip
+def test_a_page_that_no_process_of_this_machine_serves_is_not_shown(page, lock, tmp_path, capsys):
+    for name, owner in (("a", HERE), ("b", lock)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").touch()
-        (tmp_path / name / "live.json").write_text(json.dumps({"url": f"http://{name}", "pid": pid}))
+        (tmp_path / name / "live.json").write_text(json.dumps({"url": PAGE}))
+        if owner is not None:
+            (tmp_path / name / ".lock").write_text(json.dumps(owner))
+    (tmp_path / "b/live.json").unlink()
+    os.mkfifo(tmp_path / "b/live.json") if page is None else (tmp_path / "b/live.json").write_text(page)
     assert main(["view", str(tmp_path), "--live"]) == 0
-    assert capsys.readouterr().out == "a: http://a\n"
+    assert capsys.readouterr().out == f"a: {PAGE}\n"
     with pytest.raises(RunError, match="--human page"):
         find_live_pages(tmp_path / "b")

@@ -26,6 +26,7 @@ from reverie.viewer import episode_facts
 from reverie.viewer.episode_facts import PlayedEpisode, describe_shown, look_again, pick_episodes, play_episodes
 from reverie.viewer.findings import Mean, find, format_number
 from reverie.viewer.model_free_values import critic_rewards, value_discount
+from reverie.viewer.run_facts import _compare_with_critic
 
 RUN = {"step": 1000, "unit": "env steps", "horizon": 15}
 GOOD, POOR, RANDOM = Mean(90.0, 85.0, 95.0, 20), Mean(22.0, 15.0, 30.0, 20), Mean(20.0, 14.0, 26.0, 10)
@@ -380,6 +381,25 @@ def test_the_critic_is_shown_beside_the_return_that_came(tmp_path):
     )
     assert shown["facts"][-1] == "value fell from row 30 to 31"
     assert shown["chart"]["lines"][-1]["points"] == [[30, pytest.approx(rows[30], abs=1e-4)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "learner", "others"),
+    [
+        ("dqn", {}, {}),
+        ("dqn", {"algo.intrinsic_reward": "icm"}, {}),
+        ("dqn", {}, {"reward": "success:labels.npz"}),
+        ("dqn", {}, {"human": {"reward": "only", "intervention_reward": -1.0}}),
+        ("discrete_sac", {}, {}),
+    ],
+)
+def test_a_critic_is_compared_only_with_rewards_that_it_learns(name, learner, others, tmp_path):
+    quiet = {"tensorboard": False, "console": False, "eval_episodes": 0, "env.max_episode_steps": 20}
+    options = {"algo.discount": 0.5, **learner, **quiet}
+    agent = reverie.train(name, env="CartPole-v1", steps=50, run=tmp_path / "run", **options).agent
+    vars(agent)["config"] = agent.config.merge(others)
+    played, is_compared = play_episodes(agent, 2), (name, learner, others) == ("dqn", {}, {})
+    assert bool(_compare_with_critic(agent, played)) == bool(look_again(agent, played[0], 0).lines) == is_compared
 
 
 def test_returns_of_a_game_are_those_of_the_first_player(tmp_path):

@@ -25,10 +25,10 @@ from reverie.core.rows import Rows, iter_episodes
 from reverie.core.seeding import seeded_rng
 from reverie.core.specs import IS_INTERVENTION
 from reverie.core.terminal import show
-from reverie.datasets.convert import write_dataset
+from reverie.datasets.convert import check_target, write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import WriteReport, check_target, replacing, target_path
+from reverie.datasets.output import WriteReport, replacing, target_path
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvLike
 from reverie.envs.make import close_quietly

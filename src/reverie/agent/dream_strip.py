@@ -185,7 +185,7 @@ def make_value_strip(
     """Return the strip of an episode of T rows: what the critic expected, and the return that came.
 
     Args:
-        rewards: the reward that came with each row, ``[T]``, in the critic's units.
+        rewards: the reward that came with each row, ``[T]``, in the critic's units; NaN if it learns others.
         values: the critic's value of each row, ``[T]``; NaN where there is none.
         gaps: by how much the greedy action is better than the second best, ``[T]``; NaN where this is unknown.
         discount: the discount factor of the values.
@@ -202,13 +202,14 @@ def make_value_strip(
     came = f"{returns[0]:.3g} came" + " so far, with its value of the last frame" * (not is_over)
     came += " (rewards as scaled for the critic)" * is_scaled
     sentence = f"At frame 0 the critic expects {values[0]:.3g}; {came}. On average it is off by {off:.2g}."
+    lines = {"return that came": returns, "critic": values}
     return Strip(
-        sentence="This agent has no critic." if np.isnan(off) else sentence,
+        sentence="This agent has no critic that learns these rewards alone." if np.isnan(off) else sentence,
         columns=choose_columns(length, (), columns),
         origins=[""] * length,
         levels=[""] * length,
         texts=[""] * length,
         bars=gaps,
         bar_label="gap of the greedy action",
-        lines={} if np.isnan(off) else {"return that came": returns, "critic": values},
+        lines={name: line for name, line in lines.items() if not np.isnan(line + values).any()},
     )

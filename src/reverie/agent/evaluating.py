@@ -14,7 +14,6 @@ from torch import Tensor
 from reverie.agent.player import Player, policy_mode
 from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.algos.muzero import MuZero
-from reverie.algos.planner import SearchPlanner
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, RunError
@@ -112,7 +111,7 @@ def _searching_policy(player: Player, simulations: int) -> Policy[Any]:
     """Return a policy that searches the agent's model; ConfigError if it has none to search in."""
     AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
     if isinstance(player.algo, MuZero):
-        return SearchPlanner(player.algo, simulations)
+        return player.algo.acting(simulations)
     return LatentSearchPolicy(player.algo, player.action_spec, simulations)
 
 

@@ -11,9 +11,7 @@ from gymnasium import spaces
 from reverie.agent.conversion import count_obs, to_numpy_readable
 from reverie.core.errors import DataError
 from reverie.core.spaces import column, columns_to_nested, get_at_path, iter_leaves
-from reverie.core.specs import DESIRED_GOAL, GOAL
-
-GOAL_NAME = GOAL.removesuffix("/")
+from reverie.core.specs import DESIRED_GOAL, GOAL_KEY
 
 
 def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
@@ -59,7 +57,7 @@ def goal_shapes(space: spaces.Space[Any] | None) -> list[tuple[int, ...]]:
 
 
 def _goal_name(space: spaces.Dict) -> str:
-    return GOAL_NAME if GOAL_NAME in space.spaces else DESIRED_GOAL
+    return GOAL_KEY if GOAL_KEY in space.spaces else DESIRED_GOAL
 
 
 def _to_parts(space: spaces.Dict, value: Any) -> dict[str, Any]:

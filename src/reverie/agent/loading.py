@@ -6,6 +6,7 @@ import contextlib
 import copyreg
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from reverie.core.space_json import space_from_json
 from reverie.core.specs import GOAL, ActionSpec, diff_specs, spec_to_dict
 from reverie.core.types import State
 from reverie.datasets.reader import Space
-from reverie.envs.config import EnvLike, MakeEnv
+from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, Mark, marked
 from reverie.envs.flat_env import FlatEnv, make_flat
 from reverie.envs.goals import add_goal_space
 from reverie.envs.make import SpacesOnlyEnv, close_quietly, env_factory
@@ -49,6 +50,7 @@ from reverie.run.folder import (
 )
 from reverie.run.manifest import checkpoint_step
 
+DREAM_ID = "reverie/Dream-v0"
 SPACES_ALONE = (
     "To act without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), where the class Spaces "
     "defines them (docs/collecting.md, Acting without the environment)."
@@ -102,7 +104,7 @@ def load(
             saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None)
         )
         source, eval_source = _resolve_env_factory(saved, folder.path, "env", env_source), None
-        config = read_config(folder.path, source, algo).merge({"env": changes})
+        config = _change_env(read_config(folder.path, source, algo), env_source, changes)
         if env is not None:
             config = config.merge({"eval_env": None})
         elif "eval_env" in saved.custom:
@@ -138,6 +140,13 @@ def load(
             return Agent(
                 config, learner, flat, factory, eval_factory, folder.path, path, checkpoint_step(path), longest
             )
+
+
+def _change_env(config: ExperimentConfig, env: object, changes: Mapping[str, Any]) -> ExperimentConfig:
+    """Return ``config`` with ``changes`` of its ``env`` settings, which dreams have applied already."""
+    if env == DREAM_ID:
+        config = replace(config, env=EnvConfig(**{name: getattr(config.env, name) for name in marked(Mark.COPIES)}))
+    return config.merge({"env": changes})
 
 
 def _warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from PIL import Image
 from torch import Tensor
 
-from reverie.agent.goal_input import GOAL_NAME, goal_shapes, to_goal
+from reverie.agent.goal_input import goal_shapes, to_goal
 from reverie.agent.play import max_episode_steps, play_episode
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
@@ -26,7 +26,7 @@ from reverie.algos.hiql import HIQL
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.images import frame_to_rgb, last_frame
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, MASK_KEY
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, GOAL_KEY, MASK_KEY
 from reverie.core.types import Obs
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.make import close_quietly
@@ -120,7 +120,7 @@ def _play(
 ) -> ReachResult:  # fmt: skip
     env, max_steps = with_mask(env) if MASK_KEY in player.obs_spec else env, max_steps or max_episode_steps(player, env)
     frames, distances, success = list[np.ndarray](), list[float](), None
-    steps = play_episode(player, env, seed=seed, options={GOAL_NAME: goal, **(options or {})}, goal=goal)
+    steps = play_episode(player, env, seed=seed, options={GOAL_KEY: goal, **(options or {})}, goal=goal)
     for number, step in enumerate(steps):
         if number == 0:
             judges = radius is None and _pursues(step.obs, goal)
@@ -173,7 +173,7 @@ def in_chunks(function: Callable[[Obs], Tensor], rows: Obs) -> Tensor:
 
 def _pursues(obs: Any, goal: Any) -> bool:
     """Return whether the environment's goal in ``obs`` is ``goal``; pictures may differ by noise."""
-    name = next((name for name in (GOAL_NAME, DESIRED_GOAL) if isinstance(obs, Mapping) and name in obs), None)
+    name = next((name for name in (GOAL_KEY, DESIRED_GOAL) if isinstance(obs, Mapping) and name in obs), None)
     return name is not None and _error(obs[name], goal) < 1e-2
 
 
@@ -181,7 +181,7 @@ def _achieved_parts(player: Player, obs: Any) -> Any:
     """Return the parts of an observation that a goal has too."""
     if not isinstance(obs, Mapping) or not isinstance(space := player.observation_space, spaces.Dict):
         return obs
-    goal: Any = space.spaces.get(GOAL_NAME)
+    goal: Any = space.spaces.get(GOAL_KEY)
     return obs[ACHIEVED_GOAL] if goal is None else {key: obs[key] for key in goal}
 
 

@@ -26,9 +26,9 @@ from reverie.core.seeding import seeded_rng
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
 from reverie.core.specs import IS_INTERVENTION, MASK_KEY
-from reverie.datasets.convert import write_dataset
+from reverie.datasets.convert import check_target, write_dataset
 from reverie.datasets.options import RecordConfig
-from reverie.datasets.output import WriteReport, check_target, total_bytes
+from reverie.datasets.output import WriteReport, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
 from reverie.envs.config import EnvLike
@@ -233,12 +233,9 @@ def _estimate_dataset_size(agent: Player, env: gymnasium.Env[Any, Any], config: 
     row = (
         estimated_file_size(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
     )
-    unit = (
-        f"{config.steps:,} steps"
-        if config.steps
-        else f"{count_noun(config.episodes or 0, 'episode')}, each 1,000 steps"
-    )
-    return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
+    if config.steps:
+        return f"recording {config.steps:,} steps: about {config.steps * row / 1e6:,.1f} MB"
+    return f"recording {count_noun(config.episodes or 0, 'episode')}: about {row / 1e3:,.1f} MB per 1,000 steps"
 
 
 def record_episodes(

@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.protocols import Policy
-from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
+from reverie.core.specs import IS_IMITATED, ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
 from reverie.nn.actor_critic import DeterministicActor
 from reverie.nn.actors import CategoricalActor, GaussianActor, HybridActor
@@ -53,7 +53,7 @@ class BCObjective(NotesChanges, nn.Module):
         if self.chunk_size > 1:
             return self.chunk_loss(batch)
         policy, action = self.actor(obs_before(batch.obs)), batch.action[:, :-1]
-        return Losses({"actor": masked_mean(_imitation_error(policy, action), transition_mask(batch.is_last))})
+        return Losses({"actor": masked_mean(_imitation_error(policy, action), _imitation_mask(batch))})
 
     def chunk_loss(self, batch: Batch) -> Losses:
         """Return the same mean over the taken actions of all chunks."""
@@ -64,11 +64,18 @@ class BCObjective(NotesChanges, nn.Module):
         else:
             policy = ClippedNormal(self.split(policy.mean), self.split(policy.log_std))
         error = _imitation_error(policy, self.split(chunks.action))  # [B, W, h]
-        return Losses({"actor": masked_mean(error, chunks.is_taken)})
+        is_imitated = _imitation_mask(batch).unfold(1, self.chunk_size, 1)  # [B, W, h]
+        return Losses({"actor": masked_mean(error, chunks.is_taken & is_imitated)})
 
     def split(self, chunks: Tensor) -> Tensor:
         """Return chunks ``[..., h A]`` as ``[..., h, A]``."""
         return chunks.reshape(*chunks.shape[:-1], self.chunk_size, -1)
+
+
+def _imitation_mask(batch: Batch) -> Tensor:
+    """Return which rows 0 ... T-2 have an action to imitate, bool ``[B, T - 1]``: not the policy's among a person's."""
+    mask = transition_mask(batch.is_last)
+    return mask & batch.extras[IS_IMITATED][:, :-1] if IS_IMITATED in batch.extras else mask
 
 
 def _imitation_error(policy: Any, action: Tensor) -> Tensor:

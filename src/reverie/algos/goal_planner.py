@@ -180,6 +180,9 @@ class PlanningPolicy(ChunkPolicy):
         action, chunk = super().act(replace(step, is_first=step.is_first | is_new), state.chunk, mode)
         return action, PlanState(chunk, goal)
 
+    def override(self, state: Any, action: Tensor) -> Any:
+        return state._replace(chunk=super().override(state.chunk, action))
+
     def inspect(self, step: Step, state: ChunkState) -> PolicyOutput:
         """Return the first action of a new plan."""
         return PolicyOutput(step.obs_on(self.device), FirstAction(lambda: self.propose(step, None)[:, 0]))

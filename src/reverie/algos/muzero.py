@@ -31,8 +31,9 @@ from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import NotesChanges
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, has_players
-from reverie.core.types import Batch, Obs, PolicyOutput, Update
+from reverie.core.types import Batch, Metrics, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.distributions import Categoricals, JointDistribution
 from reverie.nn.functional import one_hot, sim_norm
@@ -213,9 +214,9 @@ class MuZeroObjective(NotesChanges, nn.Module):
     def targets(self, batch: Batch) -> MuZeroTargets:
         """Return the targets of rows 0 ... K of windows ``[B, T]``, whose episode may end among them.
 
-        Values are sums of rewards by ``value_estimator``, which bootstrap from the values of stored searches. A
-        terminal row and all after it have value 0, under random actions, so that the model knows that nothing follows.
-        Nothing is learned after a truncation.
+        Values are sums of rewards by ``value_estimator``, which bootstrap from the values of stored searches and of
+        :meth:`MuZero.fill_values`. A terminal row and all after it have value 0, under random actions, so that the
+        model knows that nothing follows. Nothing is learned after a truncation.
         """
         rows = self.cfg.unroll + 1
         values = self.cfg.value_estimator.estimate(
@@ -258,13 +259,19 @@ class MuZeroObjective(NotesChanges, nn.Module):
         gumbel = c.gumbel_scale * self.draws.gumbel(root.logits) if explore else torch.zeros_like(root.logits)
         return search(model, root, legal, gumbel, settings)
 
+    @property
+    def older_networks(self) -> MuZeroNetworks:
+        """The target networks; the learned ones if there are none."""
+        networks: Any = self.networks if self.target_networks is None else self.target_networks.model
+        return networks
+
     @torch.no_grad()
     def reanalyze(self, batch: Batch, count: int) -> dict[str, Tensor]:
         """Return the stored searches of a batch ``[B, T]``, with new ones by the target networks for ``count`` windows.
 
         The noise of a search only decides which actions it looks at.
         """
-        networks: Any = self.networks if self.target_networks is None else self.target_networks.model
+        networks = self.older_networks
         obs = {key: x[-count:].flatten(0, 1) for key, x in batch.obs.items()}
         policy, value = batch.extras[SEARCH_POLICY].clone(), batch.extras[SEARCH_VALUE].clone()
         result = self.search(
@@ -332,6 +339,31 @@ class MuZero(ReanalyzingLearner, InspectableWorldModel):
         self.optims["model"] = Adam(learned.parameters(), cfg.lr, decoupled_decay=cfg.decoupled_weight_decay)
         self._policy = SearchPlanner(self)
 
+    def _inner_policy(self, simulations: int | None) -> Policy[Any]:
+        return super()._inner_policy(None) if simulations is None else SearchPlanner(self, simulations)
+
+    def update(self, batch: Batch) -> Update:
+        """Take a gradient step; see :meth:`fill_values`."""
+        return super().update(self.fill_values(batch))
+
+    def heldout_losses(self, batch: Batch) -> Metrics:
+        return super().heldout_losses(self.fill_values(batch))
+
+    @torch.no_grad()
+    def fill_values(self, batch: Batch) -> Batch:
+        """Return the batch with values by the older networks in rows without a search, such as recorded ones.
+
+        Rows are looked at where the batch lies, and not in a captured step: few batches have such rows.
+        """
+        if not (is_missing := ~batch.extras[SEARCH_POLICY].any(-1)).any():  # [B, context + T]
+            return batch
+        prepared = self.prepare_batch(batch.to(self.device))
+        is_missing = is_missing[:, -prepared.shape[1] :].to(self.device)
+        networks, value = self.objective.older_networks, prepared.extras[SEARCH_VALUE].clone()
+        z: Tensor = networks({key: x[is_missing] for key, x in prepared.obs.items()})  # [n, L]
+        value[is_missing] = networks.predict(z)[1].mean().float().unsqueeze(-1)
+        return batch.with_extras({SEARCH_VALUE: value})
+
     @property
     def actor(self) -> PriorActor:  # type: ignore[override]
         """The policy that dreams follow."""
@@ -388,7 +420,8 @@ class MuZeroConfig(ReanalyzeConfig, TDConfig):
     discount: Annotated[float, Within("[0, 1]")] = 0.997
     """Discount factor gamma per agent step."""
     value_estimator: ValueEstimator = field(default_factory=lambda: NStep(40))
-    """How values are computed from the rows of a window; they bootstrap from the values of stored searches."""
+    """How values are computed from the rows of a window; they bootstrap from the values of stored searches, and of the
+    networks in rows without a search."""
     unroll: Annotated[int, AtLeast(1)] = 5
     """K, the steps that are predicted from the first row of a window in learning."""
     lr: Annotated[ScheduledFloat, Above(0)] = 1e-3

@@ -112,8 +112,8 @@ def find_legal(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
 class ReanalyzingLearner(ModelFree):
     """A learner from stored plans, which become outdated: every k-th update makes new plans for some windows.
 
-    Its objective has ``reanalyze(batch, count)``, which returns the extra columns ``[B, T, ...]`` of a batch, with new
-    plans for its last ``count`` windows: if windows overlap, the last ones are stored.
+    Its objective has ``reanalyze(batch, count)``, which returns the extra columns ``[B, T, ...]`` of a prepared batch,
+    with new plans for its last ``count`` windows: if windows overlap, the last ones are stored.
     """
 
     updates: int = 0
@@ -129,7 +129,7 @@ class ReanalyzingLearner(ModelFree):
             return super().update(batch)
         prepared = self.prepare_batch(batch.to(self.device))
         plans = self.objective.reanalyze(prepared, min(self.cfg.reanalyze_batch_size, len(batch.index)))
-        return replace(super().update(replace(batch, extras={**batch.extras, **plans})), extras=plans)
+        return replace(super().update(batch.with_extras(plans)), extras=plans)
 
     def extra_state(self) -> dict[str, Any]:
         return {"updates": self.updates}

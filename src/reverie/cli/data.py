@@ -104,12 +104,13 @@ class ValidateCommand(DatasetCommand):
     """Number of episodes to replay in the dataset's environment for comparison, if the dataset stores their seeds."""
 
     def __call__(self) -> int:
-        from reverie.datasets.output import check_target
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.validate import validate
 
         with self.open() as reader:
             if self.write_valid is not None:
+                from reverie.datasets.convert import check_target, drop_invalid_episodes, write_dataset  # imports torch
+
                 check_target(self.write_valid, self.format)
             damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
             report = validate(reader, self.replay_episodes)
@@ -128,8 +129,6 @@ class ValidateCommand(DatasetCommand):
             if self.write_valid is not None:
                 if len(report.invalid_episodes) == report.episodes:
                     return print_error("every episode violates a rule: nothing was written.", 1)
-                from reverie.datasets.convert import drop_invalid_episodes, write_dataset  # imports torch
-
                 done = write_dataset(reader, self.write_valid, self.format, drop_invalid_episodes(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
@@ -155,8 +154,7 @@ class ConvertCommand(WriteOptions, DatasetCommand):
     returns n rewards. Terminations and truncations are unchanged. Empty: keep the rewards."""
 
     def __call__(self) -> None:
-        from reverie.datasets.convert import relabel_rewards, write_dataset
-        from reverie.datasets.output import check_target
+        from reverie.datasets.convert import check_target, relabel_rewards, write_dataset
 
         check_target(self.target, self.format)
         with self.open() as reader:
@@ -175,8 +173,7 @@ class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
     """Also write all other rows, in the same format: a folder that does not exist yet, or minari:NAME."""
 
     def __call__(self) -> None:
-        from reverie.datasets.convert import subsample, write_dataset
-        from reverie.datasets.output import check_target
+        from reverie.datasets.convert import check_target, subsample, write_dataset
 
         targets = [target for target in (self.target, self.remainder) if target is not None]
         for target in targets:
@@ -193,7 +190,7 @@ class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
 
     def __call__(self) -> None:
         from reverie.agent.recording import record_agent
-        from reverie.datasets.output import check_target
+        from reverie.datasets.convert import check_target
 
         check_target(self.target, self.format)
         agent = self.load_agent()

@@ -130,19 +130,21 @@ def iter_options(part: Any, prefix: str = "") -> Iterator[Option]:
     kind = part if isinstance(part, type) else type(part)
     hints = _type_hints(kind)
     for spec in dataclasses.fields(part):
-        default, hint = _value_of(part, spec), hints[spec.name]
+        default, (hint, marks) = _value_of(part, spec), hints[spec.name]
         if _is_group(default):
             yield from iter_options(default, f"{prefix}{spec.name}.")
             continue
-        positional = "".join(mark.metavar for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Positional))
-        hint = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+        positional = "".join(mark.metavar for mark in marks if isinstance(mark, Positional))
         kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
         yield Option(prefix + spec.name, kinds, default, kind, positional)
 
 
 @functools.cache
-def _type_hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _type_hints(kind: type) -> dict[str, tuple[Any, tuple[object, ...]]]:
+    """Return the type of each field without annotations, also of its parts, and the annotations of the whole."""
+    annotated = typing.get_type_hints(kind, include_extras=True)
+    plain = typing.get_type_hints(kind)
+    return {name: (plain[name], getattr(hint, "__metadata__", ())) for name, hint in annotated.items()}
 
 
 def _value_of(part: Any, spec: dataclasses.Field[Any]) -> Any:
@@ -265,7 +267,7 @@ def _add_option(group: Any, option: Option, text: str) -> None:
         nargs = "*" if is_sequence else None if option.default is MISSING else "?"
         group.add_argument(option.path, metavar=option.positional, nargs=nargs, help=text)
     else:
-        words: Any = {"nargs": "*" if is_sequence else None, "metavar": _format_kinds(option.kinds)}
+        words: Any = {"nargs": "*" if is_sequence else None, "metavar": format_kinds(option.kinds)}
         group.add_argument(flag, dest=option.path, required=option.default is MISSING, help=text, **words)
 
 
@@ -304,13 +306,13 @@ _Loader.add_implicit_resolver(
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", PiecewiseLinear: "POINTS", types.NoneType: "none"}
 
 
-def _format_kinds(kinds: Sequence[Any]) -> str:
+def format_kinds(kinds: Sequence[Any]) -> str:
     """Return how values of these types are written, in help and errors: ``INT|none``."""
     words: dict[str, None] = {}
     for kind in kinds:
         items = typing.get_args(kind)
         if typing.get_origin(kind) is tuple:
-            words[" ".join(_format_kinds([item]) for item in items if item is not Ellipsis)] = None
+            words[" ".join(format_kinds([item]) for item in items if item is not Ellipsis)] = None
         elif _has_names(kind):
             words |= dict.fromkeys(map(str, items or kind.variants()))
         else:
@@ -328,7 +330,8 @@ def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
     if isinstance(words, bool):
         return words
     kinds, text = option.kinds, " ".join(words)
-    if text.lower() == "none" and types.NoneType in kinds:
+    is_name = any("none" in typing.get_args(kind) for kind in kinds)  # of a Literal
+    if text.lower() == "none" and types.NoneType in kinds and not is_name:
         return None
     sequence = next((kind for kind in kinds if typing.get_origin(kind) is tuple), None)
     value: Any
@@ -344,7 +347,7 @@ def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
     numbers = text.strip("()[]").replace(",", " ").split()
     example = f", as in {_to_flag(option.path)} {' '.join(numbers)}" if "," in text else ""
     separated = "" if sequence is None else f", separated by spaces{example}"
-    raise ConfigError(f"{option.path} = {text}: expected {_format_kinds(kinds)}{separated}.")
+    raise ConfigError(f"{option.path} = {text}: expected {format_kinds(kinds)}{separated}.")
 
 
 def _read_word(text: str, kinds: Sequence[Any], path: str) -> Any:

@@ -25,6 +25,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import complete, find_env_id
 from reverie.experiment.settings import Request, merge_layers, named_sections
 from reverie.log.aggregate import format_seeds_table
+from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
 
 HELP = {"-h", "--help", "--help-all"}
@@ -47,6 +48,8 @@ def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., 
     request = Request(
         algorithm=options.algorithm, env=options.env or None, size=options.size, files=options.config, run=options.run
     )
+    for text in dict(iter_flags(args)).get("callbacks", ()):  # named by the user, so the run may name them too
+        import_callback(text)
     words = [text for text in args if text not in HELP]
     given, settings = parse_values(words, name, options, merge_layers(request))
     if given.get("algorithm", options.algorithm).replace("-", "_") != options.algorithm.replace("-", "_"):

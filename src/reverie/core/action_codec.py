@@ -168,7 +168,7 @@ def _decoder(space: Space) -> Decode:
     return _unscale_fn(space) if isinstance(space, spaces.Box) else _choices(*classes_of(space), space.dtype)
 
 
-def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
+def _choices(counts: np.ndarray, start: np.ndarray, dtype: np.dtype[Any] | None) -> Decode:
     ends = np.cumsum(counts.reshape(-1)).tolist()
     cuts = [slice(end - int(n), end) for end, n in zip(ends, counts.reshape(-1), strict=True)]
 

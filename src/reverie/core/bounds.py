@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +143,7 @@ class PiecewiseLinear:
 
     def value_at(self, step: float) -> float:
         """Return the value at an env step."""
-        after = bisect.bisect_right(self.points, step, key=operator.itemgetter(0))  # a twentieth of NumPy's time
+        after = bisect.bisect_right(self.points, (step, math.inf))  # a twentieth of NumPy's time
         if after in (0, len(self.points)):
             return float(self.points[max(0, after - 1)][1])
         (x, y), (next_x, next_y) = self.points[after - 1 : after + 1]

@@ -30,7 +30,7 @@ FLOAT32_MAX = (2.0 - 2.0**-23) * 2.0**127
 class Config:
     """Base class of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Create the object, whose fields ``__init__`` sets."""
         _check_declared(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
@@ -94,7 +94,7 @@ class Choice(Config):
 
     _is_base: ClassVar[bool] = True
 
-    def __init_subclass__(cls, *, base: bool = False, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, base: bool = False, **kwargs: object) -> None:
         """Register the class. With ``base`` it is abstract: only classes derived from it are kinds."""
         super().__init_subclass__(**kwargs)
         cls._is_base = base or Choice in cls.__bases__

@@ -30,7 +30,13 @@ LIBYAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _UniqueKeys(yaml.constructor.SafeConstructor):
-    """Rejects duplicate keys in a mapping; YAML's own loader uses the last one."""
+    """Rejects duplicate keys in a mapping; YAML's own loader uses the last one. Rejects NUL, which no path may have."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return the text of a node; YAMLError for NUL."""
+        if "\0" in node.value:  # never in a mapping
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the character NUL.")
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node; YAMLError for duplicate keys."""

@@ -35,17 +35,16 @@ _loaded, _lock = False, threading.RLock()
 def accelerated(definition: F) -> F:
     """Mark a function or method that a kernel can replace; ``.definition`` is the function itself.
 
-    Kernels read arguments that are declared ``float``, ``int`` or ``bool`` as numbers, so with a tensor in such a place
-    the definition runs.
+    Kernels read arguments that are declared ``float`` as numbers, so with a tensor in such a place the definition runs.
     """
     if kernels_disabled():
         definition.definition = definition  # type: ignore[attr-defined]
         return definition
-    declared_numbers = list_declared_numbers(definition)
+    declared_floats = list_declared_floats(definition)
 
     @functools.wraps(definition)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for index, name in declared_numbers:
+    def call(*args: object, **kwargs: object) -> Any:
+        for index, name in declared_floats:
             x = args[index] if index < len(args) else kwargs.get(name, 0)
             if type(x) not in _PYTHON_NUMBERS and not isinstance(x, numbers.Real):
                 return definition(*args, **kwargs)
@@ -63,10 +62,10 @@ def accelerated(definition: F) -> F:
 _PYTHON_NUMBERS = frozenset((float, int, bool))  # first, as a test for numbers.Real, which has NumPy's, is slow
 
 
-def list_declared_numbers(definition: Callable[..., Any]) -> list[tuple[int, str]]:
-    """Return the positions and names of the parameters that are declared to be numbers."""
+def list_declared_floats(definition: Callable[..., Any]) -> list[tuple[int, str]]:
+    """Return the positions and names of the parameters that are declared to be floats."""
     parameters = enumerate(inspect.signature(definition).parameters.values())
-    return [(i, p.name) for i, p in parameters if p.annotation in ("float", "int", "bool", float, int, bool)]
+    return [(i, p.name) for i, p in parameters if p.annotation in ("float", float)]
 
 
 class ModuleChanges:
@@ -94,7 +93,7 @@ def kernels_disabled() -> bool:
     return os.environ.get(KERNEL_ENV_VAR, "").lower() in ("off", "0", "no", "false")
 
 
-def _load(*_: Any, **__: Any) -> bool:
+def _load(*_: object, **__: object) -> bool:
     global _loaded
     with _lock:  # a second thread waits until the table is loaded
         if not _loaded:

@@ -45,8 +45,9 @@ def check_location(location: str, source: object, folder: Path | None = None) ->
         return
     if not (is_trusting() or is_typed(location) or _entry(location) in trusted_entries()):
         raise UntrustedError(
-            f"{source} names '{location}'. Files may name stores and datasets inside the run, or at s3://, gs:// or "
-            "az://. If you trust it, add --trust-code, or name the location yourself, which trusts it from now on."
+            f"{source} names '{location}'. Files may name datasets on this machine, stores inside the run, a run or "
+            "store inside the current folder, and what is at s3://, gs:// or az://. If you trust it, add --trust-code, "
+            "or name the location yourself, which trusts it from now on."
         )
     logger.info(f"{source} names {location}, which is used now")
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from reverie.core.documents import read_json
 from reverie.core.errors import RunError
-from reverie.core.files import delete_temporary_files, disk_error_advice, disk_errors_as_run_error, read_file
+from reverie.core.files import delete_temporary_files, disk_error_advice, disk_errors_as_run_error
 
 LOCK_FILE_NAME = ".lock"
 """Name of the lock file in a folder."""
@@ -21,7 +22,7 @@ open_lock_fds: set[int] = set()
 """File descriptors of the locks of this process."""
 
 
-def close_inherited_locks() -> None:
+def _close_inherited_locks() -> None:
     """Close the parent's lock files in a forked process, which can outlive the parent."""
     for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
@@ -29,7 +30,7 @@ def close_inherited_locks() -> None:
     open_lock_fds.clear()
 
 
-os.register_at_fork(after_in_child=close_inherited_locks)
+os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 @contextlib.contextmanager
@@ -53,7 +54,7 @@ def _file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
 def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     """Open and lock the file; return its descriptor, or None if its last owner has deleted it."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # it is emptied
     except OSError as error:
         raise RunError(f"cannot write to {path.parent}: {error.strerror}. {disk_error_advice(error)}") from error
     try:
@@ -82,18 +83,22 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
 def _read_owner(path: Path) -> tuple[int, str] | None:
     """Return process and host of the owner of a lock; None if the file does not name them."""
     try:
-        owner = json.loads(read_file(path))
-        return int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError, RunError):
+        owner = read_json(path)
+        pid, host = int(owner["pid"]), str(owner["host"])
+    except (ValueError, KeyError, TypeError, OverflowError, RunError):
         return None
+    return (pid, host) if pid > 0 else None  # the system takes others for groups of processes
 
 
-def is_in_use(folder: Path) -> bool:
-    """Return whether a process has the lock of a folder. One of another host, or without an owner, may be stale."""
+def is_in_use(folder: Path, *, here: bool = False) -> bool:
+    """Return whether a process has the lock of a folder. One of another host, or without an owner, may be stale.
+
+    ``here``: a process that is known to run on this host.
+    """
     path = folder / LOCK_FILE_NAME
     owner = _read_owner(path)
     if owner is None or owner[1] != socket.gethostname():
-        return path.exists()
+        return path.exists() and not here
     try:
         os.kill(owner[0], 0)  # sends no signal; to try the lock could stop a process that takes it at this moment
     except (ProcessLookupError, OverflowError):

@@ -25,6 +25,8 @@ class Env(Protocol):
     frames_per_action: int
     packages: dict[str, str]
     """Versions of the packages of the environments, by name."""
+    can_end_one: bool
+    """Whether ``truncate`` can end single episodes. Otherwise it ends all."""
 
     @property
     def instances(self) -> set[int]:
@@ -56,7 +58,7 @@ class Env(Protocol):
         """
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End the episodes of the environments ``numbers``, or all, with the current rows ``step``; return the rows.
+        """End the episodes of the environments ``numbers`` with the current rows ``step``; return the rows.
 
         Rows that end an episode are ``is_last``, so that the next step begins new episodes.
         """
@@ -67,7 +69,7 @@ class Env(Protocol):
     def receive(self) -> Step:
         """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
         """Call a method of each environment between two steps, or read an attribute; return the N results."""
 
     def set_attr(self, name: str, value: object) -> None:

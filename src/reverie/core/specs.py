@@ -29,9 +29,15 @@ VERSION_COLUMN = "version"
 
 IS_INTERVENTION = "is_intervention"
 """Column of rows that is true where a person took over from the policy; absent where nobody has done so yet."""
+IS_IMITATED = "is_imitated"
+"""Column of batches with a person's sequences: rows whose actions are the person's or recorded, or drawn from all rows.
+"""
 
 MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""
+
+SUCCESS_RATE = "success_rate"
+"""Logged name of the success of an episode, which environments report without ``env.log_info``."""
 
 PLAYER_KEY = "player"
 """Key of the observation that says which of two players moves, 0 or 1, if it is ``Discrete(2)``."""
@@ -42,8 +48,9 @@ SPECIAL_KINDS = frozenset({"mask", "player"})
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
 """Keys of the observations of a goal environment: the goal that it has achieved, and the goal to achieve."""
 
-GOAL = "goal/"
-"""Key prefix of a goal: ``goal/KEY`` is an observation ``KEY`` to reach, and has its meaning and its statistics."""
+GOAL_KEY = "goal"
+GOAL = f"{GOAL_KEY}/"
+"""Key of a goal, and prefix: ``goal/KEY`` is an observation ``KEY`` to reach, with its meaning and its statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +192,7 @@ BOUNDS_RTOL = 1e-5
 
 def spec_to_dict(obs: ObsSpec, action: ActionSpec) -> Signature:
     """Return the specs as plain values."""
-    parts = {"observation": obs, "action": action.parts}
+    parts: dict[str, Mapping[str, ObsPart | ActionPart]] = {"observation": obs, "action": action.parts}
     return {name: {key: _part_to_dict(part) for key, part in spec.items()} for name, spec in parts.items()}
 
 
@@ -231,7 +238,7 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     )
 
 
-def _part_to_dict(part: Any) -> dict[str, Any]:
+def _part_to_dict(part: ObsPart | ActionPart) -> dict[str, Any]:
     values = dataclasses.asdict(part)
     unknown = [name for name in BOUNDS if values.get(name) == ()]
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in unknown}

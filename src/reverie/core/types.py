@@ -269,6 +269,12 @@ class Batch:
         rows |= {name: {k: v[:, cut] for k, v in getattr(self, name).items()} for name in ("obs", "extras")}
         return replace(self, **rows)
 
+    def with_extras(self, extras: Mapping[str, Tensor]) -> Batch:
+        """Return the batch with new ``extras`` ``[B, T', ...]`` of its last T' rows, as of :class:`Update`."""
+        old = {key: self.extras[key][:, : self.shape[1] - x.shape[1]].to(x.device) for key, x in extras.items()}
+        new = {key: torch.cat([old[key], x], 1) for key, x in extras.items()}
+        return replace(self, extras={**self.extras, **new})
+
     def to_tensordict(self) -> Any:
         """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL."""
         from tensordict import TensorDict  # optional third-party package

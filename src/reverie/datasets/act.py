@@ -26,11 +26,10 @@ from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
 from reverie.datasets.tasks import FAILED, TASK_KEYS, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
-from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, chain
+from reverie.datasets.transitions import UNMARKED, LazyColumn, Transitions, TransitionsReader, chain
 
 OBSERVATIONS, ACTION, IMAGES = "observations", "action", "images/"
 REWARDS = ("reward", "rewards")
-UNMARKED = "the files do not mark which episodes terminated: all are treated as truncated"
 
 
 class ActReader(TransitionsReader):

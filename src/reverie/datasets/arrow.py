@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -18,6 +18,9 @@ from reverie.datasets.arrow_index import read_arrow_file
 from reverie.datasets.arrow_values import arrow_to_numpy, to_plain
 from reverie.datasets.source import TEXT_SUFFIXES, import_optional, import_pyarrow, open_data, reading
 from reverie.datasets.transitions import LazyColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
@@ -122,15 +125,15 @@ def unify_numbers(tables: dict[Path, tuple[Any, list[TableChunk]]], names: Itera
                 tables[file] = schema.set(index, schema.field(index).with_type(kind)), pieces
 
 
-def _or_cast(piece: TableChunk, name: str, kind: Any, column: str) -> Any:
+def _or_cast(piece: TableChunk, name: str, kind: pa.DataType, column: str) -> Any:
     return piece.column(column).cast(kind) if column == name else piece.column(column)
 
 
-def _or_constant(piece: TableChunk, name: str, value: Any, column: str) -> Any:
+def _or_constant(piece: TableChunk, name: str, value: pa.Scalar, column: str) -> Any:
     return import_pyarrow().repeat(value, piece.rows) if column == name else piece.column(column)
 
 
-def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
+def table_pieces(table: pa.Table, label: str) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow table, and its pieces; ``label`` is for messages."""
     with reading(label):
         table.validate()  # Arrow aborts the process if a column is shorter than its table

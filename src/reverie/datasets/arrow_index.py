@@ -8,11 +8,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.datasets.source import import_pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ARROW_MAGIC = b"ARROW1"
 """First and last bytes of an Arrow file."""
@@ -32,7 +35,7 @@ def read_arrow_file(file: Path) -> Any:
     return (arrow.ipc.open_file if is_file else arrow.ipc.open_stream)(mapped).read_all()
 
 
-def _indexed_messages(file: Path, mapped: Any) -> Iterator[Any]:
+def _indexed_messages(file: Path, mapped: pa.MemoryMappedFile) -> Iterator[Any]:
     """Yield the dictionaries and batches of an Arrow file; DataError if its index does not reach to its end.
 
     The file ends with the index, its length and a mark; Arrow's ``format/File.fbs`` numbers the fields of the index.
@@ -58,7 +61,7 @@ def _indexed_messages(file: Path, mapped: Any) -> Iterator[Any]:
 class _FlatBuffer:
     """A flatbuffer, read by positions in its bytes."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: bytes | pa.Buffer) -> None:
         self.data = memoryview(data)
 
     def numbers(self, kinds: str, position: int) -> tuple[int, ...]:
@@ -78,7 +81,7 @@ class _FlatBuffer:
         return position + self.number(position)
 
 
-def _expanded_size(message: Any) -> int:
+def _expanded_size(message: pa.ipc.Message) -> int:
     """Return the bytes of a message of an Arrow stream, decompressed.
 
     Its metadata are a flatbuffer, whose fields Arrow's ``format/Message.fbs`` numbers from 0. Each compressed buffer in

@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,22 +17,25 @@ from reverie.datasets.compressed_images import PADDED, decode_images
 from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.transitions import LazyColumn
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def is_list(arrow: Any, kind: Any) -> bool:
+def is_list(arrow: ModuleType, kind: pa.DataType) -> bool:
     """Return whether the values of an Arrow type are lists."""
     return has_own_lengths(arrow, kind) or bool(arrow.types.is_fixed_size_list(kind))
 
 
-def has_own_lengths(arrow: Any, kind: Any) -> bool:
+def has_own_lengths(arrow: ModuleType, kind: pa.DataType) -> bool:
     """Return whether the values of an Arrow type are lists of any lengths."""
     types = arrow.types
     names = ("list", "large_list", "list_view", "large_list_view")
     return any(getattr(types, f"is_{name}")(kind) for name in names)
 
 
-def to_plain(array: Any) -> Any:
+def to_plain(array: pa.Array) -> Any:
     """Return an array in Arrow's plain layout: dictionaries, runs of equal values and views are only other layouts."""
     arrow = import_pyarrow()
     kind, types = array.type, arrow.types
@@ -48,7 +52,9 @@ def to_plain(array: Any) -> Any:
     return array
 
 
-def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0, folder: Path | None = None) -> np.ndarray:
+def arrow_to_numpy(
+    arrow: ModuleType, array: pa.Array, label: str, row: int = 0, folder: Path | None = None
+) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``.
 
     Lists become dimensions; compressed images are decoded, and read if the table has only their paths in ``folder``.
@@ -81,7 +87,7 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0, folder: Pat
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def _images_in(arrow: Any, array: Any) -> list[Mapping[str, Any] | None] | None:
+def _images_in(arrow: ModuleType, array: pa.Array) -> list[Mapping[str, Any] | None] | None:
     """Return the content or the paths of images in an array, as Hugging Face names them; None if it has no images."""
     kind, types = array.type, arrow.types
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
@@ -114,7 +120,7 @@ def _image_bytes(image: Mapping[str, Any] | None, label: str, folder: Path | Non
     return read_file(file)
 
 
-def declared_axes(field: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def declared_axes(field: pa.Field) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the stored shape of a field's tensors, and the order of its axes; None if it declares no tensors.
 
     The types are Arrow's ``fixed_shape_tensor`` and those of Ray Data, which pyarrow reads as lists if Ray is missing.

@@ -194,7 +194,7 @@ def as_numbers(infos: Sequence[DatasetInfo]) -> list[DatasetInfo]:
     return [dataclasses.replace(i, action=box(i.action), numbered=False) if i.numbered else i for i in infos]
 
 
-def _check(reader: Reader, label: str, actual: Any, expected: Any) -> None:
+def _check(reader: Reader, label: str, actual: object, expected: object) -> None:
     if actual != expected:
         apart = "these are not parts of one dataset"
         raise DataError(f"{reader.path} has {label} {actual}, but others have {expected}: {apart}.")

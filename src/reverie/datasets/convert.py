@@ -9,14 +9,15 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.columns import ColumnSpec, row_columns
 from reverie.core.errors import ConfigError, DataError, count_noun
-from reverie.core.files import disk_errors_as_run_error, not_of_disk
+from reverie.core.files import check_local, disk_errors_as_run_error, not_of_disk
 from reverie.core.imports import import_object
 from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.space_json import space_to_json
@@ -25,8 +26,8 @@ from reverie.core.specs import FLAGS, IS_INTERVENTION, LATE_COLUMNS, spec_to_dic
 from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
-from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
+from reverie.datasets.dataset_env import dataset_env_config, nondefault_settings
+from reverie.datasets.minari import ELEMENT_NAMES, ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY, check_name
 from reverie.datasets.options import PROPENSITY, Subset
 from reverie.datasets.reader import (
     CLASSES,
@@ -44,27 +45,14 @@ from reverie.datasets.reader import (
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, find_registered, spec_to_json
+from reverie.envs.vector_steps import CLIPS
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
 ZERO_REWARDS = "there are no rewards: those in the files are 0"
-FILE_WRITERS = {
-    "d4rl": writers.write_d4rl,
-    "parquet": writers.write_parquet,
-    "robomimic": robot_writers.write_robomimic,
-    "lerobot": robot_writers.write_lerobot,
-    "tianshou": writers.write_tianshou,
-}
-"""Writers of episodes with values as recorded, except Minari's."""
-TAGS = {"store": {IS_INTERVENTION}, "minari": {IS_INTERVENTION}}
-"""Columns of tags by the formats that store them."""
+ONE_FLAG = "an episode is terminated and truncated at the same step: the copy says only that it terminated"
 ROW_NAMES = frozenset({"obs", "action", "reward", *FLAGS, PROPENSITY, SEED, TRUNCATED_COLUMN})
 """Roots of the names of columns that writers know."""
-BOTH_FLAGS = frozenset({"minari", "d4rl", "parquet", "tianshou"})
-"""Formats that store whether an episode that terminated is also truncated."""
-ONE_FLAG = "an episode is terminated and truncated at the same step: the copy says only that it terminated"
-TEXTS = frozenset({("lerobot", title) for title in (ROBOT, FPS, "tasks")})
-"""Formats and the texts of ``DatasetInfo`` that they store."""
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to the episodes to write."""
 
@@ -77,37 +65,33 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
     observations and actions; if that is impossible, the environment is not named. PyDreamer files and stores contain
     rows as learners see them.
     """
-    to = output.check_target(target, to)
-    path = output.target_path(target)
+    to = check_target(target, to)
+    path, form, is_whole = output.target_path(target), OUTPUT_FORMATS[to], choose is iter
     _note_texts(reader, reader.info(), to)
     has_rewards = reader.info().has_rewards or isinstance(choose, Relabeling)
-    with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
-        if to in ("pydreamer", "store"):
-            recorded = RecordedEpisodes(reader)
-            propensity = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
-            parts = reader.parts() if _stores_in(reader) else reader.as_recorded()
-            selected = _note_lost(reader, _select(reader, track_progress(parts), choose), to)
-            episodes = recorded.convert(selected, choose is iter, {*propensity, *TAGS.get(to, ())})
-            tags = {name: LATE_COLUMNS[name] for name in recorded.tags if to == "store"}
-            columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | propensity | tags
-            files = {
-                SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
-                ABOUT: _describe_rows(reader, has_rewards),
-            }
-            if to == "store":
-                return writers.write_store(episodes, path, columns, files)
-            if not recorded.about.inferred:
-                return writers.write_pydreamer(episodes, path, files)
+    progress = read_progress(f"writing {path.name}", reader.rows())
+    with disk_errors_as_run_error(path), reader.locating_errors(is_whole), progress as track_progress:
+        if not form.has_encoded_rows:
+            info = replace(_env_info(reader), has_rewards=has_rewards)
+            _note_settings(reader, info, to)
+            episodes = _note_lost(reader, _select(reader, track_progress(reader.as_recorded()), choose), to)
+            return form.write(episodes, path, replace(info, **_arguments_of(info)))
+        recorded = RecordedEpisodes(reader)
+        extras = {PROPENSITY: ColumnSpec((), "float64")} if recorded.about.has_propensity else {}
+        extras |= {name: LATE_COLUMNS[name] for name in recorded.tags if name in form.stores}
+        parts = reader.parts() if _stores_in(reader) else reader.as_recorded()
+        selected = _note_lost(reader, _select(reader, track_progress(parts), choose), to)
+        files = {
+            SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
+            ABOUT: _describe_rows(reader, has_rewards),
+        }
+        if to == "pydreamer" and recorded.about.inferred:
             _note_settings(reader, recorded.about, to)
             reader.add_remark(SCALED, int(recorded.about.has_measured_bounds))
             reader.add_remark(ZERO_REWARDS, int(not has_rewards))
-            return writers.write_pydreamer(episodes, path)  # an environment can determine the kinds of observations
-        info = replace(_env_info(reader), has_rewards=has_rewards)
-        _note_settings(reader, info, to)
-        episodes = _note_lost(reader, _select(reader, track_progress(reader.as_recorded()), choose), to)
-        if to == "minari":
-            return _to_minari(reader, info, target, episodes, choose is iter)
-        return FILE_WRITERS[to](episodes, path, replace(info, **_arguments_of(info)))
+            files = {}  # an environment can determine the kinds of observations
+        columns = row_columns(recorded.obs_spec, recorded.action_spec, {}) | extras
+        return form.write(recorded.convert(selected, is_whole, extras), path, columns, files)
 
 
 def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Iterator[Rows]:
@@ -115,20 +99,19 @@ def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Ite
     info, label = reader.info(), str(reader.path)
     needed = [name for name, _ in (*columns_in(info.observation, "obs"), *columns_in(info.action, "action"))]
     episodes = choose(iter_episodes(iter_checked_rows(parts, () if info.specs else needed, label, flags=False)))
-    with reader.locating_errors(choose is iter):
-        yield from iter_checked_rows(episodes, (), label)
+    yield from iter_checked_rows(episodes, (), label)
 
 
 def _note_lost(reader: Reader, episodes: Iterable[Rows], to: str) -> Iterator[Rows]:
     """Yield the episodes, and add a remark on what they contain that the format ``to`` does not store."""
-    both, seeds, lost = 0, 0, set[str]()
+    both, seeds, lost, stores = 0, 0, set[str](), OUTPUT_FORMATS[to].stores
     for rows in episodes:
         both += bool(rows.get(TRUNCATED_COLUMN, np.zeros(1, bool)).any())
         seeds += SEED in rows and rows[SEED][0] is not None
-        lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES | TAGS.get(to, set())}
+        lost |= {name for name in rows if name.partition("/")[0] not in ROW_NAMES | stores}
         yield rows
-    reader.add_remark(ONE_FLAG, both * (to not in BOTH_FLAGS))
-    reader.add_remark(f"the format {to} does not store the seed of an episode", seeds * (to != "minari"))
+    reader.add_remark(ONE_FLAG, both * (TRUNCATED_COLUMN not in stores))
+    reader.add_remark(f"the format {to} does not store the seed of an episode", seeds * (SEED not in stores))
     if lost:
         reader.add_remark(f"the format {to} does not store {', '.join(sorted(lost))}")
 
@@ -154,9 +137,9 @@ def _env_info(reader: Reader) -> DatasetInfo:
 def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
     """Add a remark on the environment's settings that the format cannot store; Minari can with a recorded spec."""
     settings = nondefault_settings(info)
-    if not settings or (to == "minari" and info.env_spec):
+    if not settings or ("env_spec" in OUTPUT_FORMATS[to].stores and info.env_spec):
         return
-    named = info.env and to in ("minari", *FILE_WRITERS)
+    named = info.env and not OUTPUT_FORMATS[to].has_encoded_rows
     lacks = f"names {info.env}, but not its settings" if named else "does not name the environment's settings"
     reader.add_remark(f"the copy {lacks} while recording: {', '.join(settings)}")
 
@@ -164,18 +147,16 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
 def _note_texts(reader: Reader, info: DatasetInfo, to: str) -> None:
     """Add a remark on what describes a robot's data and has no place in the format ``to``."""
     known = (ROBOT, FPS, CONTROLLER, "tasks", "masks", *(title for title in info.text if title.startswith(CLASSES)))
-    if lost := [title for title in known if title in info.text and (to, title) not in TEXTS]:
+    if lost := [title for title in known if title in info.text and title not in OUTPUT_FORMATS[to].stores]:
         reader.add_remark(f"the format {to} does not store the {', '.join(lost)}")
 
 
-def _to_minari(
-    reader: Reader, info: DatasetInfo, target: str, episodes: Iterator[Rows], is_whole: bool
-) -> output.WriteReport:  # fmt: skip
+def _write_minari(episodes: Iterable[Rows], path: Path, info: DatasetInfo) -> output.WriteReport:
     metadata: dict[str, Any] = {k: info.text[k] for k in ("algorithm_name", "description") if k in info.text}
-    action = info.action if info.declared_action_space is None else info.declared_action_space
+    action, remarks = info.declared_action_space or info.action, list[str]()
     if info.has_measured_bounds and info.declared_action_space is None:
         action, metadata[MEASURED_KEY] = map_leaves(action, "", _without_bounds), True
-        reader.add_remark(UNBOUNDED, int(action != info.action))  # discrete actions have no bounds
+        remarks += [UNBOUNDED] * (action != info.action)  # discrete actions have no bounds
     if info.env_spec:
         metadata["env_spec"] = json.dumps(info.env_spec)
         metadata |= {ENV_SETTINGS: json.dumps(info.env_settings)} if info.env_settings else {}
@@ -185,20 +166,21 @@ def _to_minari(
         spec.max_episode_steps = named.max_episode_steps or spec.max_episode_steps
         text, remark = spec_to_json(spec)
         metadata |= {"env_spec": text} if text else {}
-        reader.add_remark(remark, int(bool(remark)))
+        remarks += filter(None, [remark])
     metadata |= {} if info.has_rewards else {HAS_REWARDS_KEY: False}
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
     metadata |= {ELEMENT_NAMES: json.dumps(info.element_names)} if info.element_names else {}
 
     def fields() -> Iterator[dict[str, Any]]:
         first = 0
-        with reader.locating_errors(is_whole):
-            for rows in episodes:
-                if len(rows["reward"]) > 1:
-                    yield _minari_fields(rows, info.observation, action, first)
-                first += len(rows["reward"])
+        for rows in episodes:
+            if len(rows["reward"]) > 1:
+                yield _minari_fields(rows, info.observation, action, first)
+            first += len(rows["reward"])
 
-    return writers.write_minari(fields(), target, info.observation, action, metadata)
+    report = writers.write_minari(fields(), path, info.observation, action, metadata)
+    report.remarks += remarks
+    return report
 
 
 def _without_bounds(_: str, leaf: Space) -> Space:
@@ -252,6 +234,61 @@ def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
         out["measured"] = info.has_measured_bounds
     details = {"env_spec": info.env_spec, "env_settings": info.env_settings, "element_names": info.element_names}
     return out | {name: value for name, value in details.items() if value}
+
+
+class OutputFormat(NamedTuple):
+    """How a format is written, and what it stores."""
+
+    write: Callable[..., output.WriteReport]
+    kind: str = ""
+    """Kind of the files, see ``SUFFIXES``; "" for a folder of several kinds."""
+    stores: frozenset[str] = frozenset()
+    """Optional columns, and fields and texts of ``DatasetInfo``."""
+    has_encoded_rows: bool = False
+    """Whether its rows are as learners see them: ``write`` then gets their columns and JSON instead of the info."""
+
+
+OUTPUT_FORMATS = {
+    "minari": OutputFormat(_write_minari, "", frozenset({SEED, TRUNCATED_COLUMN, IS_INTERVENTION, "env_spec"})),
+    "d4rl": OutputFormat(writers.write_d4rl, "HDF5", frozenset({TRUNCATED_COLUMN})),
+    "parquet": OutputFormat(writers.write_parquet, "Parquet", frozenset({TRUNCATED_COLUMN})),
+    "robomimic": OutputFormat(robot_writers.write_robomimic, "HDF5"),
+    "lerobot": OutputFormat(robot_writers.write_lerobot, "", frozenset({ROBOT, FPS, "tasks"})),
+    "tianshou": OutputFormat(writers.write_tianshou, "HDF5", frozenset({TRUNCATED_COLUMN})),
+    "pydreamer": OutputFormat(writers.write_pydreamer, "npz", has_encoded_rows=True),
+    "store": OutputFormat(writers.write_store, "", frozenset({IS_INTERVENTION}), has_encoded_rows=True),
+}
+SUFFIXES = {
+    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
+    ".feather": "Arrow", ".csv": "CSV", ".tsv": "TSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+}  # fmt: skip
+
+
+def check_target(target: str, to: str) -> str:
+    """Check in advance that ``target`` can be written in the format ``to``; return the format.
+
+    ``to`` is one of ``OUTPUT_FORMATS``, or "auto": by the suffix of ``target``, else Minari.
+    """
+    if to not in ("auto", *OUTPUT_FORMATS):
+        raise ConfigError(f"format = {to!r}: expected auto, {', '.join(OUTPUT_FORMATS)}.")
+    if target.startswith("minari:"):
+        check_name(target.removeprefix("minari:"))
+        named = "" if to == "minari" else "Minari"
+    else:
+        check_local(target, "target")
+        suffix = Path(target).suffix.lower()  # of data-v1.5 it is no format
+        named = SUFFIXES.get(suffix, suffix if to == "auto" and suffix[1:].isalpha() else "")
+    if to == "auto":
+        to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
+        if to == "minari" and named not in ("", "Minari"):
+            raise ConfigError(
+                f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
+                f"the name of a folder (Minari), or --format {', --format '.join(OUTPUT_FORMATS)}."
+            )
+    elif named not in ("", OUTPUT_FORMATS[to].kind):
+        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --format is {to}: rename it.")
+    output.check_absent(output.target_path(target))
+    return to
 
 
 # ---------------------------------------------------------------- a part of it
@@ -341,7 +378,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
         if values.shape != (steps,) or not np.isfinite(values).all():
             shape = f"shape {list(values.shape)}{', not all finite' * (values.shape == (steps,))}"
             raise DataError(f"{label} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
-        return np.append(0.0, clip_rewards(values, clip)).astype(np.float32)
+        return np.append(0.0, CLIPS[clip](values)).astype(np.float32)
 
     return Relabeling(reader, rewards)
 

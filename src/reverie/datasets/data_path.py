@@ -30,7 +30,7 @@ class InMemoryPath(str):
 
     content: Any
 
-    def __new__(cls, content: Any, kind: str) -> InMemoryPath:
+    def __new__(cls, content: object, kind: str) -> InMemoryPath:
         """``kind``: name of the object's original type."""
         path = super().__new__(cls, OBJECT + kind)
         path.content = content

@@ -28,9 +28,10 @@ from reverie.core.spaces import column, columns_in
 from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.config import DatasetConfig
-from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
+from reverie.datasets.dataset_env import check_obs_compatible, settings_to_apply
 from reverie.datasets.reader import DatasetInfo, Reader
 from reverie.envs.config import EnvConfig
+from reverie.envs.vector_steps import CLIPS
 from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage, MappedStorage
@@ -188,7 +189,7 @@ class RecordedEpisodes:
             raise RowError("the reward", first + row, f"is {reward[row]}", "reward")
         if self.clip != "none":
             # In float64, as environments do.
-            reward = clip_rewards(reward.astype(np.float64), self.clip).astype(np.float32)
+            reward = CLIPS[self.clip](reward.astype(np.float64)).astype(np.float32)
         return rows | {"reward": reward} | {name: part[name] for name in FLAGS}
 
     def episode(self, number: int) -> Batch:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
@@ -76,11 +75,6 @@ def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
         reason = INAPPLICABLE.get(name, "this cannot be undone")
         raise ConfigError(f"env.{name} = {value}: the rows were recorded with {listing}; {reason}. Leave it out.")
     return DEFAULTS.merge(pending_settings)
-
-
-def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
-    """Return rewards clipped as ``env.clip_reward`` says."""
-    return reward if how == "none" else {"sign": np.sign, "tanh": np.tanh}[how](reward)
 
 
 def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:

@@ -33,15 +33,22 @@ import numpy as np
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size, open_zip, read_member
-from reverie.datasets.act import REWARDS, UNMARKED
+from reverie.datasets.act import REWARDS
 from reverie.datasets.compressed_images import are_images, decode_column
 from reverie.datasets.hdf5 import NUMBERS_OR_BYTES, check_numbers, is_end_flag
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, reading
+from reverie.datasets.source import COPY_ADVICE, Source, reading
 from reverie.datasets.table import COMMON_COLUMN_NAMES
 from reverie.datasets.time_order import note_disorder
-from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, TransitionsReader, chain_cached
+from reverie.datasets.transitions import (
+    EARLY_END_REMARK,
+    UNMARKED,
+    LazyColumn,
+    Transitions,
+    TransitionsReader,
+    chain_cached,
+)
 
 ENDS, DATA = "meta/episode_ends", "data"
 METADATA = (".zarray", "zarr.json")
@@ -100,7 +107,7 @@ class DiffusionPolicyReader(TransitionsReader):
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
         check_expanded(folder, stored, array.nbytes)
         if missing and array.fill_value is None:
-            raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. Copy the folder again.")
+            raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. {COPY_ADVICE}")
         self.add_remark(UNSTORED.format(name, array.nchunks, array.fill_value), missing)
         return array
 

@@ -27,23 +27,21 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import FLAGS, ObsSpec
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, is_observation, open_npz
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.pydreamer import FIRST_STEPS_MISSING, is_one_hot
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key
-from reverie.datasets.transitions import OPEN
+from reverie.datasets.transitions import OPEN, UNMARKED
 
-FLAGS = ("is_first", "is_last", "is_terminal")
 NOT_OBSERVED = frozenset(
     {*FLAGS, "action", "reward", "reset", "discount", "stepid", "consec", "id", "logprob", PROPENSITY}
 )
 NOT_OBSERVED_PREFIXES = ("log_", "log/", "dyn/", "enc/", "dec/")
 """Names of logs, and of latents that the agent stored with the rows."""
 ONE_FLAG = "there is no {}: an episode ends where the next one begins"
-NO_TERMINALS = "there is no is_terminal: all episodes are treated as truncated"
 
 
 class DreamerReader(Reader):
@@ -162,7 +160,7 @@ class DreamerReader(Reader):
 
     def _rows(self, values: Rows, next_action: np.ndarray | None, path: Path) -> Rows:
         """Return the rows of one file; ``next_action``: the first one of the next file, if the episode continues."""
-        self.add_remark(NO_TERMINALS, int("is_terminal" not in values))
+        self.add_remark(UNMARKED, int("is_terminal" not in values))
         values = {"is_terminal": np.zeros_like(values["is_last"])} | values
         first, last, terminal = (to_bool_column(values[name], f"{path}: '{name}'") for name in FLAGS)
         last[:-1] |= first[1:]

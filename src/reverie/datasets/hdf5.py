@@ -28,6 +28,7 @@ from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     STEPLESS,
+    UNMARKED,
     LazyColumn,
     Transitions,
     TransitionsReader,
@@ -202,7 +203,6 @@ class EpisodeArraysReader(TransitionsReader):
 
 D3RLPY_ARRAYS = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
-NO_TERMINALS = "the file does not mark which episodes terminated: all are treated as truncated"
 NO_TRUNCATIONS = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.max-episode-steps"
@@ -332,7 +332,7 @@ class ColumnsReader(TransitionsReader):
                 end |= terminal
             if "episode_starts" in columns:
                 end |= np.append(self._flag("episode_starts")[1:], True)
-                self.add_remark(NO_TERMINALS, int("terminals" not in columns))
+                self.add_remark(UNMARKED, int("terminals" not in columns))
             if not self.tells_ends and limit is not None:
                 end |= time_limit_truncations(terminal, limit)
             elif "next_observations" not in columns:

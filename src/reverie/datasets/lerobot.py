@@ -46,7 +46,7 @@ from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space, text_space
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import FPS, ROBOT, ColumnNames, DatasetInfo, Reader, ReadOptions, Space
-from reverie.datasets.source import Source, natural_sort_key, reading
+from reverie.datasets.source import COPY_ADVICE, Source, natural_sort_key, reading
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, chain
 from reverie.datasets.video_frames import DEPTH_CODES, VideoFrames
@@ -64,7 +64,6 @@ DEPTH_SETTINGS: dict[str, float] = {"depth_min": 0.01, "depth_max": 10.0, "shift
 MAX_FPS = 10_000
 MAX_VALUES = 1 << 30
 """Upper limits of the frames per second, and of the values of a feature in one step."""
-ADVICE = "Download or copy the dataset again."
 FRAME_GAP = "frame_index skips frames within an episode, which is truncated there"
 WRONG_TIMES = "timestamp does not advance by 1 / fps = {:.4g} s from a frame to the next one"
 TIME_TOLERANCE = 0.1
@@ -83,7 +82,7 @@ class LeRobotMetadata:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.about: dict[str, Any] = read_json(path / INFO, ADVICE)
+        self.about: dict[str, Any] = read_json(path / INFO, COPY_ADVICE)
         with reading(path / INFO):
             version = str(self.about["codebase_version"])
             self.version: int = int(version.lstrip("v").partition(".")[0])
@@ -124,9 +123,8 @@ class LeRobotMetadata:
         for number in sorted(self.episodes.keys() | lengths.keys()):
             declared, actual = int(self.episodes.get(number, {}).get("length", 0)), lengths.get(number, 0)
             if declared != actual:
-                raise DataError(
-                    f"{self.path}: episode {number:,} has {actual:,} steps in data, but {declared:,} in meta. {ADVICE}"
-                )
+                problem = f"episode {number:,} has {actual:,} steps in data, but {declared:,} in meta"
+                raise DataError(f"{self.path}: {problem}. {COPY_ADVICE}")
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the declared shape of a feature's values; that of images is [H, W, C], also if stored otherwise."""
@@ -201,9 +199,9 @@ class LeRobotMetadata:
         return file
 
 
-def _flatten(names: Any) -> list[str]:
+def _flatten(names: object) -> list[str]:
     """Return nested lists and mappings of names as one list. Numbers in a mapping are indices, not names."""
-    items = list(names.values()) if isinstance(names, Mapping) else names
+    items: Any = list(names.values()) if isinstance(names, Mapping) else names
     if isinstance(names, Mapping) and all(isinstance(index, int) for index in items):
         items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
     elif isinstance(names, Mapping) and all(map(str.isdecimal, names)):
@@ -351,7 +349,7 @@ class LeRobotReader(TableReader):
         def read(start: int, stop: int) -> np.ndarray:
             numbers = index.read(start, stop).reshape(-1).tolist()
             if unknown := set(numbers) - self.metadata.tasks.keys():
-                raise DataError(f"{self.path}: meta/tasks has no task {min(unknown)}, which data names. {ADVICE}")
+                raise DataError(f"{self.path}: meta/tasks has no task {min(unknown)}, which data names. {COPY_ADVICE}")
             return np.array([self.metadata.tasks[number] for number in numbers], object)
 
         return LazyColumn(index.shape, np.dtype(object), read)
@@ -389,7 +387,9 @@ class LeRobotReader(TableReader):
     def transitions(self) -> Transitions:
         declared = int(self.metadata.about.get("total_frames", self.total))
         if self.total != declared:
-            raise DataError(f"{self.path}: {INFO} declares {declared:,} steps, but data has {self.total:,}. {ADVICE}")
+            raise DataError(
+                f"{self.path}: {INFO} declares {declared:,} steps, but data has {self.total:,}. {COPY_ADVICE}"
+            )
         assert self.episodes  # checks their lengths
         if "task_index" in self.schema.names and not (self.names_columns or self.metadata.tasks):
             column = TableColumn(self.pieces, "task_index", f"{self.path}: 'task_index'").values
@@ -424,7 +424,7 @@ def _in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) -
     if stored == (*shape[1:], *shape[:1]):  # an image, whose channels are declared first
         return column
     if [size for size in stored if size > 1] != [size for size in shape if size > 1]:
-        raise DataError(f"{label} is declared with shape {list(shape)}, but has shape {list(stored)}. {ADVICE}")
+        raise DataError(f"{label} is declared with shape {list(shape)}, but has shape {list(stored)}. {COPY_ADVICE}")
 
     def read(start: int, stop: int) -> np.ndarray:
         return column.read(start, stop).reshape(stop - start, *shape)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -40,11 +40,13 @@ from reverie.datasets.reader import (
     ReadOptions,
     Space,
 )
-from reverie.datasets.source import Source, import_pyarrow, open_hdf5, reading
+from reverie.datasets.source import COPY_ADVICE, Source, import_pyarrow, open_hdf5, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
+if TYPE_CHECKING:
+    from h5py import h5d
+
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
-AGAIN = "Download or copy the dataset again"
 # Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
 # environment's id with the module that registers it, which an env_spec cannot contain; and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
@@ -315,7 +317,7 @@ class MinariHdf5Reader(MinariReader):
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if len(self.file) != self.count:
             counts = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
-            raise DataError(f"{self.folder}: {counts}. {AGAIN}.")
+            raise DataError(f"{self.folder}: {counts}. {COPY_ADVICE}")
 
     def close(self) -> None:
         self.file.close()
@@ -352,7 +354,7 @@ class MinariHdf5Reader(MinariReader):
         dataset.read(h5s.ALL, h5s.ALL, out)
         return out
 
-    def _dtype(self, dataset: Any, name: str) -> np.dtype[Any]:
+    def _dtype(self, dataset: h5d.DatasetID, name: str) -> np.dtype[Any]:
         """Return the dtype of a dataset; the latest of each name is cached, since comparing HDF5 types is faster."""
         type_ = dataset.get_type()
         if name not in self.kinds or not self.kinds[name][0].equal(type_):
@@ -385,7 +387,9 @@ class MinariArrowReader(MinariReader):
         folder = self.folder / str(index)
         files = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
         if not files:
-            raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
+            raise DataError(
+                f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {COPY_ADVICE}"
+            )
         return self.arrow.concat_tables([read_table(file) for file in files])
 
     def read_array(self, index: int, name: str) -> np.ndarray:

@@ -7,13 +7,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reverie.datasets.arrow import TableChunk
 from reverie.datasets.arrow_values import is_list
 from reverie.datasets.source import import_optional, import_pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def add_nested(tables: dict[Path, tuple[Any, list[TableChunk]]], names: Iterable[str]) -> None:
@@ -26,10 +29,10 @@ def add_nested(tables: dict[Path, tuple[Any, list[TableChunk]]], names: Iterable
             tables[file] = tables[file][0].append(field), pieces
 
 
-def nested_names(schema: Any) -> list[str]:
+def nested_names(schema: pa.Schema) -> list[str]:
     """Return the names of the columns of a table, with those of fields instead of structs, except images."""
 
-    def below(field: Any, name: str) -> list[str]:
+    def below(field: pa.Field, name: str) -> list[str]:
         if not (keys := _field_names(field.type)):
             return [name]
         return [inner for key in keys for inner in below(_nested_field(field, key), f"{name}.{key}")]
@@ -37,7 +40,7 @@ def nested_names(schema: Any) -> list[str]:
     return [inner for field in schema for inner in below(field, str(field.name))]
 
 
-def _field_names(kind: Any) -> list[str]:
+def _field_names(kind: pa.DataType) -> list[str]:
     """Return the names of the fields of a struct, or of the structs in a list; none of an image."""
     arrow = import_pyarrow()
     kind = kind.value_type if is_list(arrow, kind) else kind
@@ -45,7 +48,7 @@ def _field_names(kind: Any) -> list[str]:
     return [] if "bytes" in names else names
 
 
-def _nested_path(schema: Any, name: str) -> list[str]:
+def _nested_path(schema: pa.Schema, name: str) -> list[str]:
     """Return the column that contains a nested field, and the names that lead to it; empty if there is none."""
     for field in schema:
         rest, path = name.removeprefix(f"{field.name}."), [str(field.name)]
@@ -57,7 +60,7 @@ def _nested_path(schema: Any, name: str) -> list[str]:
     return []
 
 
-def _nested_field(field: Any, key: str) -> Any:
+def _nested_field(field: pa.Field, key: str) -> Any:
     """Return a field of a struct; of structs in a list, as a list."""
     arrow = import_pyarrow()
     if is_list(arrow, field.type):

@@ -41,7 +41,7 @@ def open_npz(path: Path) -> Iterator[Any]:
         yield file
 
 
-def arrays_in(file: Any, names: Iterable[str]) -> Rows:
+def arrays_in(file: np.lib.npyio.NpzFile, names: Iterable[str]) -> Rows:
     """Return arrays of an open file by name. Arrays of Python objects are omitted, since they are pickled."""
     arrays: Rows = {}
     for name in names:

@@ -110,7 +110,7 @@ class _Recorder:
         return {name: np.array(values, types.get(name, np.float32)) for name, values in columns.items()}
 
 
-def _make(env_id: str, **kwargs: Any) -> Any:
+def _make(env_id: str, **kwargs: object) -> Any:
     """Return an environment that goes on at a goal; EnvError if it cannot be made, or draws pictures and cannot."""
     env: Any = make_base(EnvConfig(id=env_id, kwargs={"terminate_at_goal": False, **kwargs}), None, render=False)
     return env.unwrapped

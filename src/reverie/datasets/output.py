@@ -1,4 +1,4 @@
-"""Common parts of all exports: a valid target, a staged file that is moved there at the end, free space, a report."""
+"""Common parts of all exports: a staged file that is moved there at the end, free space, a report."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import check_local, rename_durably
+from reverie.core.errors import RunError
+from reverie.core.files import rename_durably
 from reverie.core.lock import lock_beside
 from reverie.core.signals import check_signals
-from reverie.datasets.minari import check_name, minari_root
-
-OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "robomimic": "HDF5", "lerobot": "",
-                  "tianshou": "HDF5", "pydreamer": "npz", "store": ""}  # fmt: skip
-"""Kind of output of each format; "" for a folder of several kinds of files."""
-SUFFIXES = {
-    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
-    ".feather": "Arrow", ".csv": "CSV", ".tsv": "TSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
-}  # fmt: skip
+from reverie.datasets.minari import minari_root
 
 
 @dataclass
@@ -69,10 +60,10 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     The file or folder created there is renamed to ``path`` at the end, or deleted after an error. Only one process at a
     time can do this for a ``path``; it deletes what killed processes have left in the folder.
     """
-    _check_absent(path)
+    check_absent(path)
     _delete_leftovers(path.parent)
     with lock_beside(path):
-        _check_absent(path)  # another process can have written it before this one acquired the lock
+        check_absent(path)  # another process can have written it before this one acquired the lock
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
         try:
@@ -112,7 +103,7 @@ def check_room(path: Path, num_bytes: int) -> None:
         )
 
 
-def total_bytes(values: Any) -> int:
+def total_bytes(values: object) -> int:
     """Return the bytes of all arrays in nested dictionaries and tuples."""
     if isinstance(values, Mapping | tuple):
         return sum(map(total_bytes, values.values() if isinstance(values, Mapping) else values))
@@ -125,36 +116,11 @@ def target_path(target: str) -> Path:
     return Path(target).expanduser() if name == target else minari_root() / name
 
 
-def check_target(target: str, to: str) -> str:
-    """Check in advance that ``target`` can be written in the format ``to``; return the format.
-
-    ``to`` is one of ``OUTPUT_FORMATS``, or "auto": by the suffix of ``target``, else Minari.
-    """
-    if target.startswith("minari:"):
-        check_name(target.removeprefix("minari:"))
-        named = "" if to == "minari" else "Minari"
-    else:
-        check_local(target, "target")
-        suffix = Path(target).suffix.lower()  # of data-v1.5 it is no format
-        named = SUFFIXES.get(suffix, suffix if to == "auto" and suffix[1:].isalpha() else "")
-    if to == "auto":
-        to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
-        if to == "minari" and named not in ("", "Minari"):
-            raise ConfigError(
-                f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
-                f"the name of a folder (Minari), or --format {', --format '.join(OUTPUT_FORMATS)}."
-            )
-    elif named not in ("", OUTPUT_FORMATS[to]):
-        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --format is {to}: rename it.")
-    _check_absent(target_path(target))
-    return to
-
-
 def _old_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
-def _check_absent(path: Path) -> None:
+def check_absent(path: Path) -> None:
     """Raise RunError if ``path`` exists, and is not to be replaced."""
     if _old_path(path).exists() and not path.exists():  # a process was killed between two renames
         os.replace(_old_path(path), path)

@@ -273,7 +273,7 @@ def _is_store_folder(folder: Path) -> bool:
     return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
 
-def _column_obs_part(declared: Mapping[str, Any], column: Any) -> ObsPart:
+def _column_obs_part(declared: Mapping[str, Any], column: ColumnSpec) -> ObsPart:
     """Return the observation of a stored column, as declared in spec.json or else inferred."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")

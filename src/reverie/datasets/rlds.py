@@ -45,15 +45,15 @@ from reverie.datasets.inferred_spaces import (
     nested_space,
 )
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
-from reverie.datasets.source import Source, missing_files, reading
+from reverie.datasets.source import COPY_ADVICE, Source, missing_files, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
+from reverie.datasets.transitions import UNMARKED
 
 FEATURES, INFO = "features.json", "dataset_info.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's mode for a number of 8-bit channels."""
 FLAT = "ragged_flat_values"
 """Name in the records of the values of a sequence in a step."""
-UNMARKED = "there is no is_terminal: all episodes are treated as truncated"
 EARLY_FLAGS = "a record has {} before its last step: it is read as one episode, without this flag"
 REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
 
@@ -108,9 +108,9 @@ class RLDSReader(Reader):
         self.add_remark(missing, int(bool(missing)))
         if not shards:
             file_names = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
-            advice = "Write them with file_format='tfrecord'" if file_names else "Copy the dataset again"
+            advice = "Write them with file_format='tfrecord'." if file_names else COPY_ADVICE
             raise DataError(
-                f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(file_names)}{file_names}. {advice}."
+                f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(file_names)}{file_names}. {advice}"
             )
         return shards[split]
 
@@ -168,7 +168,7 @@ class RLDSReader(Reader):
                 for number, record in enumerate(iter_tfrecords(shard)):
                     yield self._decode(parse_tf_example(record), names, f"{shard}, episode {number:,}")
             except TruncatedFileError as reason:
-                raise DataError(f"{shard} is incomplete: {reason}. Copy it again.") from None
+                raise DataError(f"{shard} is incomplete: {reason}. {COPY_ADVICE}") from None
 
     def _decode(self, values: Mapping[str, Values], names: Sequence[str], label: str) -> Rows:
         marks = (values.get(f"steps/{name}") for name in ("is_last", "is_first", "reward"))

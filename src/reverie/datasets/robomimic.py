@@ -31,7 +31,7 @@ from reverie.datasets.reader import CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, R
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.tasks import FAILED, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
-from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
+from reverie.datasets.transitions import EARLY_END_REMARK, UNMARKED, LazyColumn, Transitions, without_axis
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observations", "observation"),
@@ -43,7 +43,6 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 """Other names of the arrays and groups, in files of the same layout."""
 LONE_KEY = "observation"
 """Key of the only observation, which is then not in a dictionary."""
-UNMARKED = "there are no dones: all episodes are treated as truncated"
 
 
 class RobomimicReader(EpisodeArraysReader):

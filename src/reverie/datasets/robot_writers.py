@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -273,7 +274,7 @@ def _describe_feature(values: np.ndarray, names: Sequence[str] | None) -> dict[s
     return {"dtype": str(values.dtype), "shape": shape, "names": names and list(names)}
 
 
-def _encode_column(arrow: Any, values: np.ndarray) -> Any:
+def _encode_column(arrow: ModuleType, values: np.ndarray) -> Any:
     """Return values ``[n, ...]`` as an Arrow column; images as PNG, in the way of Hugging Face."""
     from PIL import Image
 

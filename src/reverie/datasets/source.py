@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import h5py
 
 CACHE_BYTES = 1 << 20
+COPY_ADVICE = "Download or copy the dataset again."
 GZIP = b"\x1f\x8b"
 """First bytes of files that are compressed with gzip."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
@@ -185,7 +186,7 @@ def check_links(path: Path, changed: int) -> None:
                 )
 
 
-def _leads_somewhere(file: Any, name: bytes) -> bool:
+def _leads_somewhere(file: h5py.File, name: bytes) -> bool:
     """Return whether a link in an HDF5 file leads to a group or dataset; ``in`` does not follow it."""
     try:
         return file[name] is not None

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -49,6 +49,9 @@ from reverie.datasets.source import (
     natural_sort_key,
     without_text,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
 """First bytes of Parquet files, Arrow files and Arrow streams."""
@@ -141,7 +144,9 @@ class TableReader(TransitionsReader):
             )
         return [cls(path, options, files)]
 
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = (), table: Any = None) -> None:
+    def __init__(
+        self, path: Path, options: ReadOptions, paths: Sequence[Path] = (), table: pa.Table | None = None
+    ) -> None:
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or [path]
@@ -460,7 +465,7 @@ class TableReader(TransitionsReader):
         return self.infer_info(text=text, **declared)
 
 
-def _label_names(schema: Any) -> dict[str, list[str]]:
+def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
     """Return the names of the classes of each column that Hugging Face's metadata declare as class labels."""
     metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = metadata.get("info", {}).get("features", {})

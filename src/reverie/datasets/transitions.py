@@ -41,6 +41,7 @@ from reverie.datasets.reader import PART_BYTES, TASK, TRUNCATED_COLUMN, DatasetI
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
+UNMARKED = "the files do not mark which episodes terminated: all are treated as truncated"
 OPEN = "an episode has no end: it is treated as truncated"
 UNOBSERVED_TASKS = "the episodes have different tasks, which are not observed"
 STEPLESS = "an episode without steps is omitted"
@@ -262,7 +263,7 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions."""
 
-    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: Any) -> DatasetInfo:
+    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: object) -> DatasetInfo:
         """Infer the description of the dataset from its columns; ``declared`` fields take precedence.
 
         ``scaled`` and ``classes``: see ``reader.measured_action``.
@@ -281,8 +282,8 @@ class TransitionsReader(Reader):
         if "observation" not in declared:
             fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path, tasks)}
             fields |= {"inferred": not self.options.classes}
-        elif observes_tasks and TASK not in declared["observation"].spaces:
-            fields |= {"observation": spaces.Dict({**declared["observation"].spaces, TASK: text_space(tasks)})}
+        elif observes_tasks and TASK not in fields["observation"].spaces:
+            fields |= {"observation": spaces.Dict({**fields["observation"].spaces, TASK: text_space(tasks)})}
         if "action" in declared:
             return DatasetInfo(**fields)
         actions = {

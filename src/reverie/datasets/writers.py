@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -28,17 +28,20 @@ from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
 from reverie.core.spaces import columns_in
-from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS
+from reverie.core.specs import IS_INTERVENTION, LATE_COLUMNS, ColumnSpec
 from reverie.datasets import pydreamer_minigrid as minigrid
-from reverie.datasets.minari import HAS_TAGS_KEY, MAIN
+from reverie.datasets.minari import HAS_TAGS_KEY, MAIN, minari_root
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
+from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import TRUNCATED_COLUMN, DatasetInfo
+from reverie.datasets.reader import TRUNCATED_COLUMN, DatasetInfo, Space
 from reverie.datasets.source import import_optional, import_pyarrow
 from reverie.datasets.table import SCHEMA_COLUMNS_KEY, SCHEMA_DECLARED_KEY
 from reverie.datasets.tianshou import is_bounded
 from reverie.store.store import ReplayStore
+
+if TYPE_CHECKING:
+    import h5py
 
 BUFFERED = 1 << 20
 """Bytes of transitions that are buffered before they are written."""
@@ -87,17 +90,20 @@ def check_one_action(names: Iterable[str], label: str) -> None:
 
 
 def write_minari(
-    episodes: Iterable[Mapping[str, Any]], target: str, obs_space: Any, action_space: Any, metadata: Mapping[str, Any]
+    episodes: Iterable[Mapping[str, Any]],
+    path: Path,
+    obs_space: Space,
+    action_space: Space,
+    metadata: Mapping[str, Any],
 ) -> WriteReport:
-    """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
+    """Write a Minari dataset to ``path``; in Minari's folder, its name is its path there.
 
     ``episodes`` are the fields of ``EpisodeBuffer``.
     """
     minari = import_optional("minari", "minari")
     episode_buffer = import_optional("minari.data_collector", "minari").EpisodeBuffer
     storages = import_optional("minari.dataset.minari_storage", "minari").MinariStorage
-    check_target(target, "minari")
-    path = target_path(target).absolute()  # required by Minari
+    path, root = path.absolute(), minari_root().absolute()  # required by Minari
     report, has_tags = WriteReport(path), [False]
 
     def buffers() -> Iterator[Any]:
@@ -117,10 +123,9 @@ def write_minari(
         storage = storages.new(
             staged / "data", observation_space=obs_space, action_space=action_space, jpeg_encoding=False
         )
-        versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari only reads these names
-        name = target.removeprefix("minari:")
-        named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
-        storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **metadata})
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+        name = re.sub(r"[^\w/-]", "-", name if re.search(r"-v\d+$", name) else f"{name}-v0")  # Minari reads only these
+        storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__, **metadata})
         with hdf5_file(staged / "data" / MAIN) as file:
             storage.update_episodes(buffers())
         if has_tags[0]:  # only some episodes may have them
@@ -129,7 +134,7 @@ def write_minari(
     return report
 
 
-def _make_compressed(group: Any, name: str, values: Any) -> None:
+def _make_compressed(group: h5py.Group, name: str, values: Any) -> None:
     """Create empty gzip-compressed datasets for the images in ``values``, to which Minari's library appends them."""
     if isinstance(values, Mapping | tuple):
         named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
@@ -141,7 +146,7 @@ def _make_compressed(group: Any, name: str, values: Any) -> None:
         group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=COMPRESSION_LEVEL, **like)
 
 
-def estimated_file_size(values: Any) -> int:
+def estimated_file_size(values: object) -> int:
     """Estimate the bytes of ``values`` in a file with compressed images."""
     if isinstance(values, Mapping | tuple):
         return sum(map(estimated_file_size, values.values() if isinstance(values, Mapping) else values))
@@ -270,7 +275,7 @@ def declarations(info: DatasetInfo) -> dict[str, Any]:
     return out
 
 
-def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
+def declare(file: h5py.Group, info: DatasetInfo, report: WriteReport) -> None:
     """Write the declarations as attributes of an HDF5 file; those that are too large become a remark."""
     for name, value in declarations(info).items():
         if len(str(value)) > MAX_ATTRIBUTE_CHARS:
@@ -279,7 +284,7 @@ def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
             file.attrs[name] = value
 
 
-def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
+def append_to_hdf5(file: h5py.Group, name: str, values: np.ndarray) -> None:
     """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, made if missing. Images are compressed."""
     if name not in file:
         rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
@@ -327,7 +332,7 @@ def _table_column_name(name: str) -> str:
     return ".".join([usual.get(root, root), *below])
 
 
-def to_arrow(arrow: Any, values: np.ndarray) -> Any:
+def to_arrow(arrow: ModuleType, values: np.ndarray) -> Any:
     """Return ``values`` ``[n, ...]`` as an Arrow column of numbers, or of nested lists of fixed size."""
     column = arrow.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
@@ -342,7 +347,7 @@ PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", 
 
 
 def write_pydreamer(
-    episodes: Iterable[Rows], folder: Path, files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, ColumnSpec], files: Mapping[str, Mapping[str, Any]]
 ) -> WriteReport:
     """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
@@ -395,7 +400,7 @@ def _pydreamer_rows(rows: Rows) -> Rows:
 
 
 def write_store(
-    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, ColumnSpec], files: Mapping[str, Mapping[str, Any]]
 ) -> WriteReport:
     """Write a replay store with one stream, and ``files`` next to it, by name, as JSON."""
     report = WriteReport(folder)
@@ -471,11 +476,11 @@ def write_tianshou(episodes: Iterable[Rows], target: Path, info: DatasetInfo) ->
     return report
 
 
-def _arrays_in(group: Any) -> list[Any]:
+def _arrays_in(group: h5py.Group) -> list[Any]:
     """Return all arrays below ``group``, and mark arrays and groups with the types that Tianshou reads."""
     arrays = []
 
-    def visit(_: str, item: Any) -> None:
+    def visit(_: str, item: h5py.Group | h5py.Dataset) -> None:
         is_array = hasattr(item, "dtype")
         item.attrs["__data_type__"] = "ndarray" if is_array else "Batch"
         arrays.extend([item] * is_array)
@@ -484,7 +489,7 @@ def _arrays_in(group: Any) -> list[Any]:
     return arrays
 
 
-def _write_counters(file: Any, steps: int) -> None:
+def _write_counters(file: h5py.Group, steps: int) -> None:
     """Write what a buffer holds beside transitions: its size, where the next one goes, and its settings."""
     meta = file["_meta"]
     meta.attrs["__data_type__"] = "Batch"

@@ -65,7 +65,7 @@ class Collector:
         state: Mapping[str, Any] = MappingProxyType({}), envs: int = 1, actors: int = 0, seed: int = 0,
         device: str = "cpu", steps: int = 10**9, replay_ratio: float = 1.0, keep_checkpoints: int = 3,
         batch_size: int = 256, batch_length: int = 2, rollout: int = 0,
-        exploration: ActionNoise | EpsilonSchedule | str | None = None, human: Person | None = None, **settings: Any,
+        exploration: ActionNoise | EpsilonSchedule | str | None = None, human: Person | None = None, **settings: object,
     ) -> None:  # fmt: skip
         """Make the environments and the replay, and load the newest checkpoint in ``folder``.
 

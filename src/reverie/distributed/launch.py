@@ -77,7 +77,7 @@ def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
             signals_to_handle=",".join(number.name for number in SIGNALS),
         )  # fmt: skip
         try:
-            elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
+            elastic_launch(how, sys.executable)("-P", "-u", "-m", "reverie", *words)
         except ChildFailedError as error:
             code = error.get_first_failure()[1].exitcode
             return 128 - code if code < 0 else code

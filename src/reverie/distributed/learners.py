@@ -183,7 +183,7 @@ def make_learner_experiment(
     return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
 
 
-def _average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
+def _average_gradients(optim: torch.optim.Optimizer, *_: object) -> None:
     """Average the gradients of a PyTorch optimizer over all learners, before its step."""
     all_reduce_mean([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 

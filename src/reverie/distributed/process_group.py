@@ -85,7 +85,7 @@ class ProcessGroup:
             return self.store is None or bool(self.store.add("told", 1) == 1)
         return True
 
-    def _with_all(self, exchange: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    def _with_all(self, exchange: Callable[..., object], *args: object, **kwargs: object) -> None:
         """Run a collective operation; RunError if one of the ranks has ended."""
         if self.count == 1:
             return

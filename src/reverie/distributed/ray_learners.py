@@ -72,9 +72,9 @@ class RayLearner:
     def start(self, words: Sequence[str], env: Mapping[str, str], folder: str, run: Path | None = None) -> None:
         """Start ``reverie WORDS``, in ``folder`` if it exists on this node, once no other process writes to ``run``."""
         if run is not None:
-            wait_until_unlocked(run)
+            _wait_until_unlocked(run)
         self.child = subprocess.Popen(
-            [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [sys.executable, "-P", "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT_PID_VAR: str(os.getpid())},
             cwd=folder if os.path.isdir(folder) else None, start_new_session=True,
         )  # fmt: skip
@@ -255,7 +255,7 @@ def _run_until_done(
                 f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command resumes the run."
             )
         logger.warning(f"{loss}: {'all restart' if count > 1 else 'it restarts'} from {current or 'the beginning'}")
-        wait_until_unlocked(run)
+        _wait_until_unlocked(run)
 
 
 def _loss_reason(code: int | None) -> str:
@@ -407,7 +407,7 @@ def _newest_checkpoint_name(run: Path) -> str:
     return f"checkpoint {path.name}" if path else ""
 
 
-def wait_until_unlocked(run: Path) -> None:
+def _wait_until_unlocked(run: Path) -> None:
     """Wait until no process writes to the run; a process that has lost its Ray node can still be saving."""
     from reverie.run.folder import RunFolder
 

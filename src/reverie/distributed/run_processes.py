@@ -38,7 +38,7 @@ from reverie.distributed.ray_learners import (
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.checkpoint import checkpoint_name
-from reverie.run.folder import RunFolder, contains_run, is_final_result_of_step, new_path, read_yaml
+from reverie.run.folder import RunFolder, contains_run, is_final_result_of_step, new_path, read_saved_config, read_yaml
 from reverie.run.signal_handling import collect_signals
 
 POLL = 0.2
@@ -83,7 +83,7 @@ class ChildRun(RunProgress):
         folder = RunFolder(self.run)
         if not (folder.checkpoints / checkpoint_name(self.position)).is_dir():
             return False
-        saved = read_yaml(folder.config).get("experiment") or {}
+        saved = read_saved_config(self.run).experiment
         is_measured = any(is_final_result_of_step(file, self.position) for file in (folder.evaluation, folder.estimate))
         is_over = is_measured or (self.position >= self.length and not saved.get("eval_episodes"))
         return is_over and saved.get(self.unit) == self.length
@@ -107,7 +107,7 @@ class Child:
         """Start the process."""
         with self.log.open("ab") as out:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-u", "-m", "reverie", *self.command], stdin=subprocess.DEVNULL, stdout=out,
+                [sys.executable, "-P", "-u", "-m", "reverie", *self.command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(_extra_import_paths()), PARENT_PID_VAR:
                 str(os.getpid())},

@@ -34,6 +34,7 @@ from reverie.run.folder import (
     SCHEMA,
     RunFolder,
     SavedConfig,
+    check_num_runs,
     learning_setting_changes,
     read_final_result,
     settings_changes,
@@ -205,6 +206,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[ChildRun]) 
 
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
     """Raise ConfigError unless the seeds can be trained by other processes without interfering with each other."""
+    check_num_runs("seeds", len(seeds))
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {short_repr(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ import yaml
 from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.core.action_codec import ActionCodec
 from reverie.core.config import flatten
-from reverie.core.documents import read_yaml
+from reverie.core.documents import LIBYAML_LOADER, read_yaml
 from reverie.core.errors import ConfigError, ReverieError, RunError, UntrustedError, did_you_mean, short_repr
-from reverie.core.files import disk_errors_as_run_error, read_file, write_atomic
+from reverie.core.files import check_links, disk_errors_as_run_error, read_file, write_atomic
 from reverie.core.imports import check_module, trust_modules
+from reverie.core.locations import check_location, is_plain, trust_locations
 from reverie.core.specs import ActionSpec
 from reverie.distributed.run_processes import find_runs_folder, open_runs_folder
 from reverie.distributed.seeds import SeedsFolder, SeedsResult, check_seeds, train_folders
@@ -26,7 +28,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import resolve_with_data
 from reverie.experiment.environments import plays, probe_env
 from reverie.experiment.settings import Layer, Request, check_layer
-from reverie.run.folder import SWEEP_FILE, folder_name
+from reverie.run.folder import SWEEP_FILE, check_num_runs, folder_name, read_saved_config
 
 SECTIONS = ("run", "seeds", "algorithm", "defaults", "environments", "settings")
 """Keys of the file of a sweep."""
@@ -96,11 +98,12 @@ class SweepPlan:
         path = None if isinstance(source, Mapping) else Path(source)
         self.name: str = str(path or "sweep")
         self.values: dict[str, Any] = dict(source) if isinstance(source, Mapping) else read_yaml(Path(source), 2)
+        self.is_file: bool = path is not None
         self.lines: dict[tuple[str, ...], int] = {} if path is None else _list_lines(path)
         self.device = device
         self._check_sections()
-        default = self.values.get("run", f"runs/{'sweep' if path is None else path.stem}")
-        self.path: Path = Path(default if run is None else run)
+        named = self.values.get("run", f"runs/{'sweep' if path is None else path.stem}")
+        self.path: Path = self._read_location(named) if run is None else Path(os.path.expanduser(run))
         self.seeds: list[int] = self._list_seeds(self.values.get("seeds", 3) if seeds is None else seeds)
         self.cells: dict[Cell, ExperimentConfig] = {cell: self._resolve(*cell) for cell in self._select(only)}
 
@@ -114,7 +117,8 @@ class SweepPlan:
             if not isinstance(content, Mapping) or not content:
                 reason = f"{section} = {short_repr(content)}: expected names, each with settings"
                 raise ConfigError(f"{self._position(section)}: {reason}.")
-            self.values[section] = content = {str(name): values or {} for name, values in content.items()}
+            content = {str(name): {} if values is None else values for name, values in content.items()}
+            self.values[section] = content
             folders: dict[str, str] = {}
             for name, values in content.items():
                 self._check_settings(values, section, name)
@@ -128,11 +132,23 @@ class SweepPlan:
         if not isinstance(values, Mapping):
             raise ConfigError(f"{self._position(*keys)}: {keys[-1]} = {short_repr(values)}: expected settings.")
 
+    def _read_location(self, run: object) -> Path:
+        """Return the folder that the file names; UntrustedError if it is outside of the current one."""
+        if not isinstance(run, str | Path):
+            raise ConfigError(f"{self._position('run')}: run = {short_repr(run)}: expected the path of a folder.")
+        if self.is_file:
+            check_location(str(run), self._position("run"), Path())
+        return Path(os.path.expanduser(run))
+
     def _list_seeds(self, seeds: object) -> list[int]:
-        numbers = list(range(seeds)) if isinstance(seeds, int) else seeds
-        if not isinstance(numbers, Sequence) or not all(isinstance(seed, int) for seed in numbers):
+        num_cells = len(self.values["settings"]) * len(self.values["environments"])
+        if isinstance(seeds, int):
+            check_num_runs(self._position("seeds"), num_cells, seeds)
+            return [*range(seeds)]
+        if not isinstance(seeds, Sequence) or not all(isinstance(seed, int) for seed in seeds):
             raise ConfigError(f"{self._position('seeds')}: seeds = {short_repr(seeds)}: expected a number, or a list.")
-        return list(numbers)
+        check_num_runs(self._position("seeds"), num_cells, len(seeds))
+        return [*seeds]
 
     def _select(self, only: Sequence[str]) -> list[Cell]:
         """Return the cells with the names in ``only``; all if there are none."""
@@ -149,7 +165,7 @@ class SweepPlan:
         """Return the settings of a cell."""
         section, path = self.values["settings"][setting], ("settings", setting, "algorithm")
         algorithm = str(section.get("algorithm", self.values.get("algorithm", DEFAULT_ALGORITHM)))
-        with trust_modules(not self.lines):  # what a program passes, the user names
+        with trust_modules(not self.is_file):  # what a program passes, the user names
             check_module(algorithm, self._position(*path))
             layers = [*self._iter_layers("defaults")]
             if not {"env", "env.id", "data", "data.path"} & flatten(self.values["environments"][env]).keys():
@@ -173,9 +189,10 @@ class SweepPlan:
     def _saved_preset(self, algorithm: str, setting: str, env: str) -> list[Layer]:
         """Return the preset with which a cell has begun, perhaps on a machine with a GPU; none if it is new."""
         file = self.path / folder_name(setting) / folder_name(env) / "settings.yaml"
-        saved = read_yaml(file) if file.is_file() else {}
-        preset = (saved.get("experiment") or {}).get("preset")
-        return [Layer(str(file), {"preset": preset})] if preset and saved.get("algorithm") == algorithm else []
+        saved = read_saved_config(file.parent, file) if file.is_file() else None
+        if saved is None or saved.algorithm != algorithm or not (preset := saved.experiment.get("preset")):
+            return []
+        return [Layer(str(file), {"preset": preset})]
 
     def check_environments(self) -> None:
         """Make each environment once, and check that its actions suit each algorithm; an error names the line."""
@@ -193,6 +210,7 @@ class SweepPlan:
 
     def open_folders(self) -> dict[Cell, SeedsFolder]:
         """Return the folder of each cell, with the states of its runs; RunError if it contains something else."""
+        check_links(self.path)
         is_sweep = (self.path / SWEEP_FILE).is_file()
         if not is_sweep and self.path.exists() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise RunError(f"{self.path} is not empty, and no sweep (it has no {SWEEP_FILE}): choose another --run.")
@@ -204,7 +222,9 @@ class SweepPlan:
         return folders
 
     def write(self) -> None:
-        """Write the content of the file to the folder of the sweep."""
+        """Write the content of the file to the folder of the sweep, which files may name from now on."""
+        if not is_plain(str(self.path), Path()):
+            trust_locations([str(self.path)])
         with disk_errors_as_run_error(self.path):
             write_atomic(self.path / SWEEP_FILE, yaml.safe_dump(self.values, sort_keys=False, allow_unicode=True))
 
@@ -233,7 +253,8 @@ def _list_lines(path: Path) -> dict[tuple[str, ...], int]:
         pairs = node.value if isinstance(node, yaml.MappingNode | yaml.SequenceNode) and len(above) < 3 else ()
         for pair in pairs:
             key, value = pair if isinstance(pair, tuple) else (pair, None)
-            yield (*above, str(key.value)), key.start_mark.line + 1
-            yield from iter_keys(value, (*above, str(key.value)))
+            if isinstance(key, yaml.ScalarNode):
+                yield (*above, key.value), key.start_mark.line + 1
+                yield from iter_keys(value, (*above, key.value))
 
-    return dict(iter_keys(yaml.compose(read_file(path).decode(), yaml.SafeLoader)))
+    return dict(iter_keys(yaml.compose(read_file(path).decode(), LIBYAML_LOADER)))  # whose depth read_yaml has checked

@@ -4,9 +4,8 @@
 What the loop reads   Of several learners
 ====================  ==================================================================================================
 ``collect()``         the env steps of all, exchanged once a turn (:meth:`LearnerGroup.sync_turn`) with what follows.
-Actors are
-                      each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
-                      a part of their environments
+                      Actors are each learner's own; or, fewer than learners, those of learner 0, and each learner gets
+                      the rows of a part of their environments
 ``len(source)``       the fewest windows that a learner has
 ``clock.stop``        whether any was asked to stop, by the turn before
 ``clock.seconds``     those of learner 0, so that all agree on when to log, evaluate and save

@@ -39,6 +39,7 @@ from reverie.run.config import ScoreMetric
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
+    check_num_runs,
     read_yaml,
     settings_changes,
     to_yaml_types,
@@ -118,6 +119,7 @@ def run_tuning(
             f"{space_name}: {endless[0]} = {short_repr(space[endless[0]])}: a grid cannot contain infinitely many "
             "values. Pass a list of values, or a step between low and high."
         )
+    check_num_runs(space_name, _num_trials(dimensions, trials, grid), len(seeds or [0]))
     prune = prune and not grid
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")

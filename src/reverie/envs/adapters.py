@@ -14,8 +14,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
-from reverie.core.imports import import_module_of
 from reverie.envs.wrappers import Reset, Stepped
 
 GymEnv = gymnasium.Env[Any, Any]
@@ -38,7 +36,7 @@ def _convert_space(space: Any) -> spaces.Space[Any]:
     return spaces.MultiBinary(space.n)
 
 
-def _convert_action(space: Any, action: Any) -> Any:
+def _convert_action(space: Any, action: object) -> Any:
     """Convert an action of ``_convert_space(space)`` to ``space``: MineRL names the choices of its ``Enum``."""
     if isinstance(action, Mapping):
         return {key: _convert_action(space.spaces[key], part) for key, part in action.items()}
@@ -88,7 +86,7 @@ class OldGym(Adapter):
         both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         return result if both else (result, {})
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         """Take ``action``. An episode end is a truncation if the info marks it."""
         obs, reward, *ends, info = self._old.step(_convert_action(self._old.action_space, action))
         cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
@@ -102,7 +100,7 @@ class OldGym(Adapter):
 
 
 def super_mario(
-    old_id: str, movement: str = "simple_movement", render_mode: str | None = None, **kwargs: Any
+    old_id: str, movement: str = "simple_movement", render_mode: str | None = None, **kwargs: object
 ) -> OldGym:
     """Make Super Mario Bros. with one of its button sets: right_only, simple_movement or complex_movement."""
     import gym
@@ -118,7 +116,7 @@ def super_mario(
 class MemoryMaze(Adapter):
     """A Memory Maze (Pasukonis et al. 2022): images ``[64, 64, 3]``, six actions; episodes end at a time limit."""
 
-    def __init__(self, size: str, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, size: str, render_mode: str | None = None, **kwargs: object) -> None:
         from memory_maze import tasks
         from shimmy.utils.dm_env import dm_env_step2gym_step, dm_spec2gym_space
 
@@ -136,7 +134,7 @@ class MemoryMaze(Adapter):
             self._maze = self._make(seed=self._seed())
         return self._read(self._maze.reset())[0], {}
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         stepped: Stepped = self._read(self._maze.step(action))
         return stepped
 
@@ -147,7 +145,7 @@ class MemoryMaze(Adapter):
         self._maze.close()
 
 
-def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
+def minedojo(task: str, render_mode: str | None = None, **kwargs: object) -> OldGym:
     """Make a task of MineDojo, such as ``harvest_milk``, with images of 64 x 64 pixels."""
     return OldGym(importlib.import_module("minedojo").make(task, **{"image_size": (64, 64), **kwargs}), render_mode)
 
@@ -159,7 +157,7 @@ class Procgen(Adapter):
     observation is repeated instead.
     """
 
-    def __init__(self, name: str, detailed: bool = False, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str, detailed: bool = False, render_mode: str | None = None, **kwargs: object) -> None:
         self.render_mode: str | None = render_mode
         self._kwargs = {"env_name": name, "num": 1, **({"render_mode": "rgb_array"} if detailed else {}), **kwargs}
         self._game: Any = None
@@ -182,7 +180,7 @@ class Procgen(Adapter):
         images = self._game.get_info()[0]["rgb"] if self._detailed else self._game.observe()[1]["rgb"][0]
         return np.array(images)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         """Take ``action``; every episode end is a termination, since ProcGen does not mark its time limit."""
         self._game.act(np.array([action]))
         reward, _, first = self._game.observe()
@@ -213,14 +211,14 @@ class Craftax(Adapter):
     def _key(self) -> Any:
         return self._jax.random.PRNGKey(self._seed())
 
-    def _to_array(self, obs: Any) -> np.ndarray:
+    def _to_array(self, obs: object) -> np.ndarray:
         return np.rint(np.asarray(obs) * 255).astype(np.uint8) if self._pixels else np.asarray(obs)
 
     def _begin(self, seed: int | None) -> Reset:
         obs, self._state = self._game.reset(self._key(), self._params)
         return self._to_array(obs), {}
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         """Take ``action``. The info contains the achievements, such as ``Achievements/collect_wood``."""
         obs, self._state, reward, done, info = self._game.step(self._key(), self._state, int(action), self._params)
         late = bool(self._state.timestep >= self._params.max_timesteps)
@@ -228,16 +226,15 @@ class Craftax(Adapter):
 
 
 class SingleAgentEnv(Adapter):
-    """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
+    """One agent of a PettingZoo world, such as ``classic.connect_four_v3``; the others act at random.
 
     They also take only actions that a mask in their observation or info allows. ``agent`` is the agent's index in the
     order of play.
     """
 
-    def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
-        module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
-        self.render_mode: str | None = render_mode
-        self._world = module.env(render_mode=render_mode, **kwargs)
+    def __init__(self, world: Any, agent: int = 0) -> None:
+        self.render_mode: str | None = getattr(world, "render_mode", None)
+        self._world = world
         self._agent = self._world.possible_agents[agent]
         self.observation_space: spaces.Space[Any] = self._world.observation_space(self._agent)
         self.action_space: spaces.Space[Any] = self._world.action_space(self._agent)
@@ -250,7 +247,7 @@ class SingleAgentEnv(Adapter):
         obs, *_, info = self._current_observation()
         return obs, info
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         """Take ``action``, and step the other agents until it is this agent's turn again. Rewards are summed."""
         self._world.step(action)
         obs, reward, terminated, truncated, info = self._current_observation()

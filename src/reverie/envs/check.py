@@ -20,12 +20,12 @@ from reverie.core import wall_clock
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
-from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, ObsPart, has_players, mover_sign
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, SUCCESS_RATE, ActionSpec, ObsPart, has_players, mover_sign
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, env_name, marked
 from reverie.envs.device_vector_env import DeviceVectorEnv
-from reverie.envs.episode_info import SUCCESS_RATE, Summary
+from reverie.envs.episode_info import Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.goal_tasks import GoalTasks
@@ -106,18 +106,16 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
     """
     native = config.vectorization == "native"
 
-    def raw(**kwargs: Any) -> Env:
-        env: Any = make_base(config, factory, render=False) if factory is None or native else factory(**kwargs)
+    def raw() -> Env:
+        env: Any = make_base(config, factory, render=False)
         if not isinstance(env, gymnasium.Env):
             return env  # type: ignore[no-any-return]  # a user's factory may return anything, which is refused
         check_spaces(env)
         findings.spaces = env.observation_space, env.action_space
         return CheckingWrapper(env, findings)
 
-    if factory is not None:  # ``_call_factory`` reads from the signature whether there is a ``render_mode``
-        functools.update_wrapper(raw, factory, updated=())
     outer = {name: getattr(EnvConfig(), name) for name in marked(Mark.SINGLE)} if native else {}
-    return make_flat(config.merge(outer | {"vectorization": "sync"}), raw, 0, render=False)
+    return make_flat(config.merge(outer | {"vectorization": "sync", "kwargs": {}}), raw, 0, render=False)
 
 
 # ---------------------------------------------------------------- playing

@@ -49,7 +49,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._check_obs(answer[0], answer[1])
         return answer
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> Any:
         answer: Any = self._timed("step()", lambda: self.env.step(action))
         if isinstance(answer, tuple | list) and len(answer) == 5:
             self._check_obs(answer[0], answer[4])
@@ -80,7 +80,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Return the state of the global generators; draws in ``goal_tasks.global_generator`` do not change them."""
         return {"NumPy": pickle.dumps(self._numpy_bits.state), "Python": random.getstate()}
 
-    def _check_obs(self, obs: Any, info: Any) -> None:
+    def _check_obs(self, obs: object, info: object) -> None:
         if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
             self._findings.add("reused", where=self._where)
         self._held = [(array, array.copy()) for array in _arrays_in(obs)]
@@ -91,7 +91,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                 with contextlib.suppress(DataError, TypeError, ValueError):  # a mismatch, reported as a fault
                     self._check_leaf(column("obs", path), get_at_path(obs, path), leaf)
 
-    def _check_goal_reward(self, obs: Any, reward: Any, info: Any) -> None:
+    def _check_goal_reward(self, obs: Mapping[str, np.ndarray], reward: float, info: object) -> None:
         assert self._compute_reward is not None
         try:
             computed = self._compute_reward(*(obs[key] for key in GOALS), info)
@@ -105,7 +105,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # of any kind: third-party code runs here
             self._findings.add("goals", error=f"compute_reward fails with {format_error(error)}")
 
-    def _check_goal_end(self, obs: Any, reward: Any, info: Any) -> None:
+    def _check_goal_end(self, obs: Mapping[str, np.ndarray], reward: float, info: object) -> None:
         assert self._compute_reward is not None
         with contextlib.suppress(Exception):  # reported by ``_check_goal_reward``
             if np.isclose(self._compute_reward(obs[ACHIEVED_GOAL], obs[ACHIEVED_GOAL], info), reward):
@@ -121,7 +121,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             values = f"{at_once[wrong][0]} for two goals in an array of them, and {alone[wrong][0]} for them alone"
             self._findings.add("goals", error=f"compute_reward returns {values}")
 
-    def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
+    def _check_leaf(self, name: str, value: object, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
         if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
             return  # reported as a fault
@@ -139,12 +139,12 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._findings.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
 
 
-def value_and_type(value: Any) -> dict[str, str]:
+def value_and_type(value: object) -> dict[str, str]:
     """Return ``value`` and its type as text, for :meth:`Findings.add`."""
     return {"value": short_repr(value), "kind": type(value).__name__}
 
 
-def _arrays_in(value: Any) -> Iterator[np.ndarray]:
+def _arrays_in(value: object) -> Iterator[np.ndarray]:
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, Mapping | tuple | list):

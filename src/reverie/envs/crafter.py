@@ -16,7 +16,7 @@ from reverie.envs.wrappers import Reset, Stepped
 class _Creatures(dict[Any, None]):
     """The creatures of a region, in order of arrival."""
 
-    def add(self, creature: Any) -> None:
+    def add(self, creature: object) -> None:
         self[creature] = None
 
     remove = dict.pop
@@ -37,7 +37,7 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
 
     def __init__(
         self, reward: bool = True, size: tuple[int, int] = (64, 64), length: int = 10000,
-        render_mode: str | None = None, **kwargs: Any,
+        render_mode: str | None = None, **kwargs: object,
     ) -> None:  # fmt: skip
         self.render_mode = render_mode
         self.max_episode_steps: int = length

@@ -24,10 +24,9 @@ from reverie.core.errors import (
 from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, State, Step
 from reverie.envs.config import EnvConfig, Mark, marked
-from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.make_native_vector import add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
@@ -57,6 +56,7 @@ class DeviceVectorEnv:
         self.obs_spec: ObsSpec = codec.spec
         self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
         check_mask_shape(self.obs_spec, self.action_spec)
+        self.can_end_one: bool = self.num_envs == 1
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
@@ -141,7 +141,7 @@ class DeviceVectorEnv:
         is_takeover = is_replaced if has_takeovers else torch.zeros_like(is_replaced)
         return ExecutedActions(flat, is_replaced, is_takeover, has_takeovers)
 
-    def _read_flag(self, x: Any) -> Tensor:
+    def _read_flag(self, x: object) -> Tensor:
         if not isinstance(x, Tensor) or x.shape != (self.num_envs,) or x.dtype is not torch.bool:
             raise DataError(f"comes with a flag {short_repr(x)}; expected a tensor [{self.num_envs}] of bool")
         return x.to(self.device)
@@ -223,7 +223,7 @@ class DeviceVectorEnv:
         ensure_legal_choice(legal, self.action_spec, terminal=False)
         self._range_check()
 
-    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, method: Callable[..., Any], *args: object) -> Any:
         """Call a method of the vector; its exceptions become EnvErrors."""
         try:
             return method(*args)
@@ -254,11 +254,11 @@ class DeviceVectorEnv:
         self.vector.load_state_dict(state)
         self._shown = step
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    def call(self, name: str, *args: object, **kwargs: object) -> NoReturn:
         """Raise EnvError: these environments are no objects."""
         raise EnvError(f"environments on a device have no method '{name}' that could be called.")
 
-    def set_attr(self, name: str, value: Any) -> NoReturn:
+    def set_attr(self, name: str, value: object) -> NoReturn:
         """Raise EnvError: these environments are no objects."""
         raise EnvError(f"environments on a device have no attribute '{name}' that could be set.")
 
@@ -282,7 +282,7 @@ class TensorVectorOfOne(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         return to_numpy(self.vector.reset(seed).obs), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         rows = self.vector.step(
             map_tensors(lambda x: torch.from_numpy(x).to(self.vector.device), add_batch_axis(action))
         )
@@ -293,7 +293,7 @@ class TensorVectorOfOne(gymnasium.Env[Any, Any]):
         self.vector.close()
 
 
-def to_numpy(obs: Any) -> Any:
+def to_numpy(obs: object) -> Any:
     """Return the observation of the first environment as arrays."""
     return map_tensors(lambda x: x[0].numpy(force=True), obs)
 

@@ -63,11 +63,11 @@ class BitFlip(gymnasium.Env[Any, Any]):
         reward = float(self.compute_reward(self._state, self._goal, {}))
         return self._obs(), reward, reward == 0, self._time == len(self._state), {"is_success": reward == 0}
 
-    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """Return the rewards ``[...]`` of goals ``[..., bits]``."""
         return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
 
-    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """Return whether goals ``[..., bits]`` are achieved, ``[...]``."""
         return np.asarray(np.equal(achieved_goal, desired_goal).all(-1))
 

@@ -11,16 +11,15 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean, short_repr
+from reverie.core.specs import SUCCESS_RATE
 from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, logged as ``score_<statistic>``."""
-SUCCESS_RATE = "success_rate"
-"""Logged name of the success of an episode, which environments report without ``env.log_info``."""
 SUCCESS_KEYS = ("is_success", "success")
 """Keys of the info with the success of an episode, in its last step."""
 TASK = "task_id"
-"""Key of the info with the number of the episode's task: success is also logged as ``success_rate/task1``."""
+"""Key of the info, and option of ``reset``, with the task: success is also logged as ``success_rate/task1``."""
 RESERVED = frozenset({
     "score", "length", "episodes", "final", "cut_off", "video", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)
 })  # fmt: skip
@@ -82,7 +81,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.begin_summary()
         return obs_and_info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> Any:
         result = checked_step(self.env, action)
         if not isinstance(info := result[4], Mapping):
             raise DataError(
@@ -121,14 +120,16 @@ def read_info(info: Mapping[str, Any], key: str) -> Any:
     return read_info(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
 
 
-def success_summary(info: Any) -> Summary:
+def success_summary(info: object) -> Summary:
     """Return the success in the ``info`` of an episode's last step, by its logged names; {} if it reports none."""
-    values = [_to_number(info.get(key)) for key in SUCCESS_KEYS] if isinstance(info, Mapping) else []
-    names = [SUCCESS_RATE, f"{SUCCESS_RATE}/task{info[TASK]}"] if values and TASK in info else [SUCCESS_RATE]
+    if not isinstance(info, Mapping):
+        return {}
+    values = [_to_number(info.get(key)) for key in SUCCESS_KEYS]
+    names = [SUCCESS_RATE, f"{SUCCESS_RATE}/task{info[TASK]}"] if TASK in info else [SUCCESS_RATE]
     return next((dict.fromkeys(names, value) for value in values if value is not None), {})
 
 
-def _to_number(value: Any) -> float | None:
+def _to_number(value: object) -> float | None:
     """Return a number, a bool, or an array of one element as a float; None for other values."""
     if isinstance(value, float | int):
         return float(value)

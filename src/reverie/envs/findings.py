@@ -107,7 +107,7 @@ class Findings(dict[str, Finding]):
         """Note that the environment reports executed actions, of this ``kind``: takeover or filter."""
         self.add("executed", key=key, kind=kind, stored=STORED_ACTIONS[kind])
 
-    def add(self, name: str, /, **values: Any) -> None:
+    def add(self, name: str, /, **values: object) -> None:
         """Add a finding: its text, with ``values``. A fault replaces all other findings of the latest call."""
         severity, text = TEXTS[name]
         for key in self.keys() - self.known_before if severity == "fault" else ():

@@ -165,14 +165,14 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._with_location(error) from error
         return Outcome(self._clip(reward) if self._clip else reward, terminated, truncated, actor)
 
-    def _read_actor(self, info: Any, rows: ObsBuffers) -> int:
+    def _read_actor(self, info: object, rows: ObsBuffers) -> int:
         """Return whose action was executed; set ``executed_action``. ``rows``: still of the row before the step."""
         executed, actor = self.read_executed_action(info, rows.get(MASK_KEY))
         if actor != POLICY:
             self.executed_action = executed
         return actor
 
-    def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
+    def _check_unchanged(self, method: str, info: object, obs: object = None) -> None:
         """Raise ChangedError if the environment has action masks or actions that it did not have when it was made."""
         if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
             source = "info" if mask_in(info) is not None else "observation"
@@ -189,7 +189,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         self._space = self._inner.action_space
 
-    def _write_obs(self, obs: Any, first: bool, rows: ObsBuffers) -> None:
+    def _write_obs(self, obs: object, first: bool, rows: ObsBuffers) -> None:
         flat: FlatObs = self._codec(obs) if self._codec else {}
         if self._pixels:
             flat["image"] = self._render()

@@ -19,17 +19,13 @@ from gymnasium.utils import seeding
 
 from reverie.core.errors import ConfigError
 from reverie.core.obs_codec import default_key
-from reverie.core.specs import GOAL
+from reverie.core.specs import GOAL_KEY
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import TASK
 from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
 Env = gymnasium.Env[Any, Any]
 _legacy: Any = np.random  # NumPy's types lack its functions that replace the global generator
-TASK_OPTION = "task_id"
-"""Option of ``reset`` that chooses the task."""
-GOAL_KEY = GOAL.removesuffix("/")
-"""Key of the goal in the info of ``reset``, and among the observations."""
 
 
 @contextlib.contextmanager
@@ -51,7 +47,7 @@ def with_goal_tasks(env: Env, config: EnvConfig, index: int) -> Env:
     if isinstance(num_tasks, int):
         seeded = SeededEnv(env)
         has_rewards = getattr(env.unwrapped, "_reward_task_id", None) is not None  # OGBench's singletask
-        first: Reset = (None, {}) if has_rewards else seeded.reset(options={TASK_OPTION: 1})
+        first: Reset = (None, {}) if has_rewards else seeded.reset(options={TASK: 1})
         obs, info = first
         if GOAL_KEY in info:
             if (shape := np.shape(info[GOAL_KEY])) != np.shape(obs):
@@ -86,7 +82,7 @@ class SeededEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         with global_generator(self._bits):
             return checked_reset(self.env, seed, options)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         with global_generator(self._bits):
             return checked_step(self.env, action)
 
@@ -120,8 +116,8 @@ class GoalTasks(SeededEnv):
         self._num_episodes = 0 if seed is not None else self._num_episodes
         task = self.tasks[(self._index + self._num_episodes * self._stride) % len(self.tasks)]
         self._num_episodes += 1
-        options = {TASK_OPTION: task, **(options or {})}
-        self._task = options[TASK_OPTION]
+        options = {TASK: task, **(options or {})}
+        self._task = options[TASK]
         obs, info = super().reset(seed=seed, options=options)
         self._goal = self._parts(copy.deepcopy(info[GOAL_KEY]))
         if GOAL_KEY in options and hasattr(self.unwrapped, "set_goal"):  # a maze, whose goal can be anywhere
@@ -132,6 +128,6 @@ class GoalTasks(SeededEnv):
                 self.unwrapped.set_goal(goal_xy=state[:2])
         return {**self._parts(obs), GOAL_KEY: self._goal}, {**info, TASK: self._task}
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = super().step(action)
         return {**self._parts(obs), GOAL_KEY: self._goal}, reward, terminated, truncated, {**info, TASK: self._task}

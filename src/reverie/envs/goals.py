@@ -15,7 +15,7 @@ from gymnasium import spaces
 from reverie.core.errors import EnvError, format_error
 from reverie.core.obs_codec import ObsCodec, default_key
 from reverie.core.spaces import cast, column
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL_KEY, ObsSpec
 from reverie.envs.config import Env
 
 GOALS = (ACHIEVED_GOAL, DESIRED_GOAL)
@@ -34,7 +34,7 @@ def add_goal_space(space: spaces.Space[Any], keys: Collection[str]) -> spaces.Di
     parts = space if isinstance(space, spaces.Dict) else spaces.Dict({default_key(space): space})
     goal = _select_parts(parts, "", keys)
     assert goal is not None
-    return spaces.Dict({**parts.spaces, GOAL.removesuffix("/"): goal})
+    return spaces.Dict({**parts.spaces, GOAL_KEY: goal})
 
 
 def _select_parts(space: spaces.Space[Any], key: str, keys: Collection[str]) -> spaces.Space[Any] | None:

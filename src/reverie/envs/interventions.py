@@ -77,7 +77,7 @@ def is_of_takeover(key: str, flag: str) -> bool:
     return bool(flag) or key != EXECUTED_ACTION
 
 
-def read_replacement(info: Any) -> Replacement | None:
+def read_replacement(info: object) -> Replacement | None:
     """Return what the ``info`` of a step says of the executed action; None: it was the policy's."""
     if not isinstance(info, Mapping) or not info:
         return None
@@ -94,7 +94,7 @@ def read_replacement(info: Any) -> Replacement | None:
     return Replacement(info[keys[0]], keys[0], is_of_takeover(*keys))
 
 
-def mentions_executed_action(info: Any) -> bool:
+def mentions_executed_action(info: object) -> bool:
     """Return whether the info of a vector, a mapping or a sequence of infos, has one of the keys."""
     if isinstance(info, Mapping):
         return not KEYS.isdisjoint(name_keys(info)) or mentions_executed_action(info.get(FINAL_INFO))
@@ -121,7 +121,7 @@ class ExecutedActionReader:
         self.seen: dict[str, str] = {}
         """Kinds of replaced actions so far, by their keys."""
 
-    def __call__(self, info: Any, legal: np.ndarray | None = None) -> tuple[np.ndarray, int]:
+    def __call__(self, info: object, legal: np.ndarray | None = None) -> tuple[np.ndarray, int]:
         """Return the flat action ``[A]`` that was executed, and whose it was: ``POLICY``, ``FILTER`` or ``TAKEOVER``.
 
         ``legal``: the action mask ``[A]`` of the row in which it was taken. DataError if the action does not fit.
@@ -163,7 +163,7 @@ class ExecutedActionReader:
 _NOTHING = np.zeros(0, np.float32)
 
 
-def _as_row(value: Any, leaf: Space) -> np.ndarray:
+def _as_row(value: object, leaf: Space) -> np.ndarray:
     """Return one action as a row ``[1, *shape]``; DataError unless it has the shape and numbers of its space."""
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -174,7 +174,7 @@ def _as_row(value: Any, leaf: Space) -> np.ndarray:
 
 
 def join_replacements(
-    space: Space, action: Any, replacements: Sequence[Replacement | None], info: Mapping[Any, Any]
+    space: Space, action: object, replacements: Sequence[Replacement | None], info: Mapping[Any, Any]
 ) -> dict[Any, Any]:
     """Return the ``info`` of the last of several steps of one decision, with one executed action for all of them.
 

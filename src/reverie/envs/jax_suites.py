@@ -23,7 +23,7 @@ NAVIX_CLASSES = 12
 """Objects 0 to 10, which are more than the colors and states, and one class for all other numbers."""
 
 
-def gymnax(name: str, **kwargs: Any) -> JaxTask:
+def gymnax(name: str, **kwargs: object) -> JaxTask:
     """Return an environment of gymnax; ``kwargs`` are its arguments, or fields of its parameters."""
     module = importlib.import_module("gymnax")
     fields = set(vars(module.make(name)[1]))
@@ -32,21 +32,21 @@ def gymnax(name: str, **kwargs: Any) -> JaxTask:
     return gymnax_like(env, params, params.max_steps_in_episode)
 
 
-def craftax(name: str, **kwargs: Any) -> JaxTask:
+def craftax(name: str, **kwargs: object) -> JaxTask:
     """Return a game of Craftax; ``kwargs`` are fields of its parameters."""
     env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
     params = env.default_params.replace(**kwargs)
     return gymnax_like(env, params, int(params.max_timesteps))
 
 
-def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
+def gymnax_like(env: Any, params: object, max_episode_steps: int) -> JaxTask:
     """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier.
 
     Before version 1, an episode that ends after ``max_episode_steps`` is truncated, whatever the environment says.
     """
     jnp = import_jax().numpy
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+    def step(key: object, state: Any, action: object) -> tuple[Any, ...]:
         obs, state, reward, terminal, _ = env.step_env(key, state, action, params)
         terminal = jnp.asarray(terminal)
         terminal = terminal != 0 if jnp.issubdtype(terminal.dtype, jnp.integer) else terminal
@@ -63,7 +63,7 @@ def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
     )
 
 
-def navix(name: str, **kwargs: Any) -> JaxTask:
+def navix(name: str, **kwargs: object) -> JaxTask:
     """Return an environment of navix; ``kwargs`` are its arguments. Observations are classes of the cells."""
     env = importlib.import_module("navix").make(name, **kwargs)
     space, jnp = to_space(env.observation_space), import_jax().numpy
@@ -73,18 +73,18 @@ def navix(name: str, **kwargs: Any) -> JaxTask:
     def observe(time: Any) -> Any:
         return jnp.minimum(time.observation, NAVIX_CLASSES - 1) if is_grid else time.observation
 
-    def init(key: Any) -> tuple[Any, Any]:
+    def init(key: object) -> tuple[Any, Any]:
         first = env.reset(key)
         return observe(first), first
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+    def step(key: object, state: Any, action: object) -> tuple[Any, ...]:
         after = env._step(state, action)  # step() would begin a new episode
         return observe(after), after, after.reward, after.is_termination(), after.is_truncation()
 
     return JaxTask(init, step, space, to_space(env.action_space), int(env.max_steps))
 
 
-def jumanji(name: str, **kwargs: Any) -> JaxTask:
+def jumanji(name: str, **kwargs: object) -> JaxTask:
     """Return an environment of Jumanji; ``kwargs`` are its arguments. Fields of observations are keys.
 
     The discount says what an end is. In most of its environments it is 0 at time limits, too, and observations contain
@@ -94,16 +94,16 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
     to_space = importlib.import_module("jumanji.specs").jumanji_specs_to_gym_spaces
     space, jnp = to_space(env.observation_spec), import_jax().numpy
 
-    def observe(obs: Any, part: Any = space) -> Any:
+    def observe(obs: object, part: object = space) -> Any:
         if not isinstance(part, spaces.Dict):
             return obs
         return {key: observe(getattr(obs, key), inner) for key, inner in part.spaces.items()}
 
-    def init(key: Any) -> tuple[Any, Any]:
+    def init(key: object) -> tuple[Any, Any]:
         state, first = env.reset(key)
         return observe(first.observation), state
 
-    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+    def step(key: object, state: Any, action: object) -> tuple[Any, ...]:
         state, after = env.step(state, action)
         terminal = after.last() & jnp.all(after.discount == 0)  # of all agents
         return observe(after.observation), state, jnp.sum(after.reward), terminal, after.last() & ~terminal
@@ -111,13 +111,15 @@ def jumanji(name: str, **kwargs: Any) -> JaxTask:
     return JaxTask(init, step, space, to_space(env.action_spec), getattr(env, "time_limit", None))
 
 
-def brax(name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: Any) -> JaxTask:
+def brax(
+    name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: object
+) -> JaxTask:
     """Return an environment of Brax; ``kwargs`` are its arguments, such as ``backend``."""
     env = importlib.import_module("brax.envs").get_environment(name, **kwargs)
     return brax_like(env, episode_length, action_repeat, reset)
 
 
-def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
+def playground(name: str, reset: str = "pool", **kwargs: object) -> JaxTask:
     """Return an environment of MuJoCo Playground; ``kwargs`` replace values of its config."""
     registry = importlib.import_module("mujoco_playground").registry
     config = registry.get_default_config(name)
@@ -139,14 +141,14 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
     jax = import_jax()
     jnp = jax.numpy
 
-    def init(key: Any) -> tuple[Any, Any]:
+    def init(key: object) -> tuple[Any, Any]:
         state = env.reset(key)
         return state.obs, (state, jnp.zeros((), jnp.int32))
 
-    def step(key: Any, both: Any, action: Any) -> tuple[Any, ...]:
+    def step(key: object, both: tuple[Any, Any], action: object) -> tuple[Any, ...]:
         state, steps = both
 
-        def once(before: Any, _: Any) -> tuple[Any, Any]:
+        def once(before: object, _: object) -> tuple[Any, Any]:
             after = env.step(before, action)
             return after, after.reward
 
@@ -156,12 +158,12 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
         success = [state.metrics["success"]] if "success" in state.metrics else []
         return state.obs, (state, steps), rewards.sum(), terminal, (steps >= episode_length) & ~terminal, *success
 
-    def restart(key: Any, obs: Any, first: Any) -> tuple[Any, Any]:
+    def restart(key: object, obs: object, first: tuple[Any, Any]) -> tuple[Any, Any]:
         state, steps = first
         # Otherwise the random numbers of each episode would be those of the first.
         return obs, (state.replace(info={**state.info, "rng": key}) if "rng" in state.info else state, steps)
 
-    def at_random_age(key: Any, both: Any) -> tuple[Any, Any]:
+    def at_random_age(key: object, both: tuple[Any, Any]) -> tuple[Any, Any]:
         return both[0], jax.random.randint(key, (), 0, episode_length, jnp.int32)
 
     shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs

@@ -11,8 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ from torch.utils.dlpack import from_dlpack
 from reverie.core.errors import EnvError
 from reverie.core.files import user_folder
 from reverie.envs.tensor_vector import TensorRows
+
+if TYPE_CHECKING:
+    from jax import Array
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 
@@ -101,14 +104,14 @@ class JaxVector:
                 self._carry = self._carry._replace(state=jax.vmap(self._age)(keys, self._carry.state))
         return self._export(rows)
 
-    def step(self, action: Any) -> TensorRows:
+    def step(self, action: object) -> TensorRows:
         """Take the decoded ``action`` of N environments."""
         # Memory that JAX reads must not be freed, and reused by PyTorch, before JAX has read it.
         self._sent = self._jax.tree.map(_to_jax, action)
         self._carry, rows = self._turn(self._carry, self._sent)
         return self._export(rows)
 
-    def _export(self, rows: Any) -> TensorRows:
+    def _export(self, rows: object) -> TensorRows:
         obs, reward, last, terminal, *told = self._jax.tree.map(_to_torch, rows)
         success, info = (*told, None, None)[:2]
         return TensorRows(obs, reward, last, terminal, success, info=info or {})
@@ -154,26 +157,26 @@ def compiled(
     jnp = jax.numpy
     tree, each = jax.tree, jax.vmap
 
-    def pick(flags: Any) -> Callable[[Any, Any], Any]:
+    def pick(flags: Array) -> Callable[[Any, Any], Any]:
         """Return the function that takes the first of two arrays ``[N, ...]`` where ``flags`` ``[N]``.
 
         Of arrays without the axis of environments, such as a simulator's scratch memory, it takes the second.
         """
 
-        def choose(a: Any, b: Any) -> Any:
+        def choose(a: Array, b: Array) -> Any:
             is_batched = b.shape[:1] == flags.shape
             return jnp.where(flags.reshape(-1, *[1] * (b.ndim - 1)), a, b).astype(b.dtype) if is_batched else b
 
         return choose
 
-    def begin(key: Any, num: int) -> tuple[Carry, tuple[Any, ...]]:
+    def begin(key: object, num: int) -> tuple[Carry, tuple[Any, ...]]:
         key, fresh = jax.random.split(key)
         # With definite dtypes, as after a step: Python's numbers in it would compile the first step apart.
         obs, state = tree.map(lambda x: jnp.asarray(x, x.dtype), each(init)(jax.random.split(fresh, num)))
         none = jnp.zeros(num, bool)
         return Carry(key, state, none, () if restart is None else (obs, state)), (obs, jnp.zeros(num), none, none)
 
-    def turn(carry: Carry, action: Any) -> tuple[Carry, tuple[Any, ...]]:
+    def turn(carry: Carry, action: object) -> tuple[Carry, tuple[Any, ...]]:
         key, *keys = jax.random.split(carry.key, 3)
         ended, num = carry.ended, len(carry.ended)
         obs, state, reward, terminal, truncated, *told = each(step)(jax.random.split(keys[0], num), carry.state, action)
@@ -188,7 +191,7 @@ def compiled(
     return jax.jit(begin, static_argnums=1), jax.jit(turn)
 
 
-def check_step(batch: tuple[int, ...] = (), **values: Any) -> None:
+def check_step(batch: tuple[int, ...] = (), **values: Array) -> None:
     """Raise EnvError unless each environment has one reward, and flags of bool: in other types NaN counts as true."""
     for name, x in values.items():
         if x.shape != batch or (name != "reward" and x.dtype != bool):
@@ -214,7 +217,7 @@ def import_jax() -> Any:
     return jax
 
 
-def _jax_device(jax: Any, device: torch.device) -> Any:
+def _jax_device(jax: ModuleType, device: torch.device) -> Any:
     """Return JAX's device for PyTorch's ``device``; EnvError if JAX has none, or has reserved its memory."""
     kind = "gpu" if device.type == "cuda" else device.type
     try:
@@ -254,10 +257,10 @@ with warnings.catch_warnings():  # PyTorch warns once that such memory is read o
     torch.from_numpy(np.broadcast_to(np.float32(0), 1))
 
 
-def _is_key(jax: Any, x: Any) -> bool:
+def _is_key(jax: ModuleType, x: Array) -> bool:
     """Return whether ``x`` is an array of random keys, which has no memory to share."""
     return bool(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
-def _key_data(jax: Any, x: Any) -> Any:
+def _key_data(jax: ModuleType, x: Array) -> Any:
     return jax.random.key_data(x) if _is_key(jax, x) else x

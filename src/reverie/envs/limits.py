@@ -83,7 +83,7 @@ class LimitCheck:
         self._turn, self._num_rows = 0, 0
 
     def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
-        """Check ``rows``, ``[N, *shape]`` by key, if it is their turn; ``location(n)`` names environment n and its step."""
+        """Check ``rows``, ``[N, *shape]`` by key, in some turns; ``location(n)`` names environment n and its step."""
         self._turn += 1
         if self._limits and (self._num_rows < NUM_CHECKED_ROWS or self._turn % CHECK_INTERVAL == 0):
             self._num_rows += len(rows[self._limits[0].key])

@@ -24,7 +24,7 @@ from gymnasium.error import Error as GymError
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
-from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, marked
+from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, env_name, marked
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
@@ -41,6 +41,7 @@ from reverie.envs.suites import (
     renderer_hint,
     unknown_env_error,
 )
+from reverie.envs.turn_based import is_pettingzoo, to_gymnasium
 from reverie.envs.wrapper_list import apply_wrappers, check_stateless
 from reverie.envs.wrappers import (
     OLD_GYM,
@@ -196,23 +197,42 @@ def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> objec
         vector = make_native_vector(config, factory, 1)
         tensors = to_tensor_vector(vector)
         return VectorOfOne(cast(Any, vector)) if tensors is None else TensorVectorOfOne(tensors)
+    factory = _find_game(config.id) if factory is None else factory
     return _from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 
+def _find_game(env_id: str) -> MakeEnv | None:
+    """Return what ``module:Class`` or ``module:env`` names, if it makes games in PettingZoo's interface; else None."""
+    module, _, name = env_id.rpartition(":")
+    maker = getattr(import_module_of(env_id, f"environment '{env_id}'", EnvError), name, None) if module else None
+    is_game = name in ("env", "raw_env") or callable(getattr(maker, "observe", None))
+    return maker if is_game and callable(maker) else None
+
+
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
-    """Call ``factory``, with the requested render mode if it has such a parameter."""
-    kwargs = dict(config.kwargs)
+    """Call ``factory``, with the requested render mode if it has such a parameter.
+
+    Of a game in PettingZoo's interface, ``agent`` names the seat, unless it is a parameter; default: all seats.
+    """
+    kwargs, seat, parameters = dict(config.kwargs), dict[str, Any](), list[str]()
+    with contextlib.suppress(ValueError):  # some C classes have no signature
+        parameters += inspect.signature(factory).parameters
     if render or config.pixels != "none":
         _prepare_drawing()
-        with contextlib.suppress(ValueError):  # some C classes have no signature
-            if "render_mode" in inspect.signature(factory).parameters:
-                kwargs = {"render_mode": "rgb_array", **kwargs}
+        kwargs = {"render_mode": "rgb_array", **kwargs} if "render_mode" in parameters else kwargs
+    if "agent" in kwargs and not {"agent", "kwargs"} & {*parameters}:
+        seat["agent"] = kwargs.pop("agent")
     try:
-        return factory(**kwargs)
+        env: object = factory(**kwargs)
     except TypeError as error:
         if "argument: 'num_envs'" not in str(error):
             raise
         raise EnvError(f"{error}. To make many environments at once, set env.vectorization = native.") from error
+    if is_pettingzoo(env):
+        return to_gymnasium(env, f"environment '{env_name(factory)}'", **seat)
+    if seat:
+        raise EnvError(f"env.kwargs = {config.kwargs}: {env_name(factory)} has no parameter 'agent'.")
+    return env
 
 
 def _prepare_drawing() -> None:
@@ -243,6 +263,11 @@ def to_learnable_obs(env: Env, mission: bool) -> Env:
 
 def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about an object that is not a single Gymnasium environment."""
+    if hasattr(env, "possible_agents"):
+        return (
+            f"{short_repr(env)}, an environment of several agents: expected a function that makes a game of two "
+            "players in turn (PettingZoo's AECEnv), or a gymnasium.Env inside which all agents but one act."
+        )
     return (
         f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
         f"gymnasium.Env, or a function that makes one. Set env.num to run several copies. Environments in JAX "

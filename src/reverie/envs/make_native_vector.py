@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import import_module_of
+from reverie.core.logger import logger
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import first_item
 from reverie.envs.config import EnvConfig, Mark, marked
@@ -186,7 +187,13 @@ def _check_scores(vector: Vector, config: EnvConfig) -> None:
     spec: Any = vector.spec
     vector_options: dict[str, Any] = getattr(getattr(spec, "config", None), "_asdict", dict)()  # EnvPool
     if type(vector.unwrapped).__name__ == "AtariVectorEnv":
-        vector_options = {"reward_clipping": True} | getattr(spec, "kwargs", {})
+        vector_options = config.kwargs if spec is None else {"reward_clipping": True} | spec.kwargs
+        if spec is None and "reward_clipping" not in config.kwargs:
+            logger.warning(
+                "env.vectorization = native: an AtariVectorEnv that is made directly does not say whether it clips "
+                "rewards, as it does by default, in evaluations, too. Make it by gymnasium.make_vec, or check that it "
+                "has reward_clipping = False"
+            )
     if vector_options.get("reward_clipping") or vector_options.get("reward_clip"):
         raise ConfigError(
             "env.vectorization = native: the vector clips rewards, in evaluations, too. Make it by gymnasium.make_vec "
@@ -214,7 +221,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         obs, info = self._vector.reset(seed=seed)
         return first_item(obs), info_at(info, 0, 1)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = checked_vector_step(self._vector, add_batch_axis(action))
         ended = terminated | truncated
         if ended[0] and (vector_mode(self._vector) == AutoresetMode.SAME_STEP or resets_in_same_step(info)):
@@ -226,7 +233,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         self._vector.close()
 
 
-def add_batch_axis(value: Any) -> Any:
+def add_batch_axis(value: object) -> Any:
     """Return a value as a batch of one."""
     if isinstance(value, Mapping):
         return {key: add_batch_axis(part) for key, part in value.items()}

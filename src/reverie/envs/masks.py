@@ -107,13 +107,13 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         obs, info = checked_reset(self.env, seed, options)
         return self.observation(obs, read_mask(self.env, self.source, info)), info
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
         mask = read_mask(self.env, self.source, info, terminated, truncated)
         return self.observation(obs, mask, terminated), reward, terminated, truncated, info
 
     def observation(
-        self, obs: Any, mask: Any = None, terminal: bool = False, count: int | None = None
+        self, obs: object, mask: Any = None, terminal: bool = False, count: int | None = None
     ) -> dict[str, Any]:
         """Return ``obs`` with its mask. ``mask``: the mask from the info or the method.
 

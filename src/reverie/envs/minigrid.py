@@ -96,15 +96,15 @@ class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
         image = spaces.Box(0, 255, (*parts["image"].shape[:2], sum(counts)), np.uint8)
         self.observation_space = spaces.Dict({**parts, "image": image}) if self._nested else image
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: Mapping[str, Any]) -> Any:
         """Return ``observation`` with a one-hot image."""
         codes = observation["image"] if self._nested else observation
         image = self._table[codes + self._starts[:-1]].max(axis=2)  # the codes of a cell never share a column
         return {**observation, "image": image} if self._nested else image
 
-    def render_observation(self, observation: Any) -> np.ndarray:
+    def render_observation(self, observation: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
         """Draw a one-hot image, or the most likely codes of a predicted one; uint8 ``[H, W, 3]``."""
-        image = observation["image"] if isinstance(observation, dict) else observation
+        image = observation["image"] if isinstance(observation, Mapping) else observation
         parts = np.split(image, self._starts[1:-1], axis=-1)
         return _draw_grid(np.stack([part.argmax(-1) for part in parts], axis=-1), self._full_grid)
 
@@ -149,11 +149,11 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, info = self.env.reset(**options)
         return self._to_classes(obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._to_classes(obs), reward, terminated, truncated, info
 
-    def _to_classes(self, obs: Any) -> dict[str, Any]:
+    def _to_classes(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         inner, item = self._inner, self._inner.carrying
         carried = 1 + CARRIABLE_OBJECTS.index(item.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[item.color] if item else 0
         agent = np.array([*inner.agent_pos, inner.agent_dir, carried])
@@ -187,14 +187,14 @@ class MapView(FullView):
         view_parts = classes | {"map_coord": spaces.Box(-1, 1, (4,), np.float32)}
         self.observation_space = spaces.Dict(view_parts | {"mission": parts["mission"]})  # type: ignore[index]
 
-    def _to_classes(self, obs: Any) -> dict[str, Any]:
+    def _to_classes(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         full_obs, inner = super()._to_classes(obs), self._inner
         view, grid = _kind_of(obs["image"]), full_obs["grid"]
         position = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
         coord = np.array([*position, *inner.dir_vec], np.float32)
         return {"view": view, "map": grid, "map_coord": coord, "mission": full_obs["mission"]}
 
-    def render_observation(self, observation: Any) -> np.ndarray:
+    def render_observation(self, observation: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
         """Draw the agent's view, for stacked observations the newest, uint8 ``[H, W, 3]``."""
         view = observation["view"] if isinstance(observation, Mapping) else observation
         side = self._inner.agent_view_size
@@ -209,7 +209,7 @@ class PyDreamerCells(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._kinds = np.full(len(MapView.TABLE), PYDREAMER_KINDS[0])
         self._kinds[PYDREAMER_KINDS] = PYDREAMER_KINDS
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: Mapping[str, Any]) -> Any:
         """Return ``observation`` with such cells in ``view`` and ``map`` unseen."""
         return {**observation, **{key: self._kinds[observation[key]] for key in ("view", "map")}}
 
@@ -228,7 +228,7 @@ class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
             parts["mission"] = spaces.Text(self._length, min_length=0, charset=CHARACTERS)
         self.observation_space = spaces.Dict(parts)
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: Mapping[str, Any]) -> Any:
         """Return ``observation`` with the mission as lower-case text, or without it."""
         out = {key: value for key, value in observation.items() if key != "mission"}
         if self._keep:

@@ -31,6 +31,8 @@ from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
 from reverie.envs.suites import package_versions
 from reverie.envs.vector_steps import (
+    CLIPS,
+    Info,
     Vector,
     checked_vector_step,
     episode_info_at,
@@ -40,8 +42,6 @@ from reverie.envs.vector_steps import (
     warn_of_hidden_steps,
 )
 from reverie.envs.wrappers import find_instances, wrapper_stack
-
-CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
 
 class NativeVectorEnv:
@@ -70,6 +70,7 @@ class NativeVectorEnv:
         self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
         self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale, config.max_image_size)
         self.num_envs: int = config.num
+        self.can_end_one: bool = config.num == 1
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
         self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)
@@ -147,7 +148,7 @@ class NativeVectorEnv:
         rows = self._same_step_rows(obs, info, last, terminal) if self._is_same_step else self._rows(obs, terminal)
         return self._step(rows, np.where(first, 0.0, reward), first, last, terminal)
 
-    def _read_executed_actions(self, info: Any, first: np.ndarray, last: np.ndarray) -> ExecutedActions:
+    def _read_executed_actions(self, info: Info, first: np.ndarray, last: np.ndarray) -> ExecutedActions:
         """Return what the ``info`` of a step says; the actions that have led to ``first`` rows belong to no row."""
         action = np.zeros((self.num_envs, self.action_spec.width), np.float32)
         actors = np.full(self.num_envs, POLICY)
@@ -176,7 +177,7 @@ class NativeVectorEnv:
                 flat[first, cut] = self._hidden_masks[first, cut]
         return flat
 
-    def _same_step_rows(self, obs: Any, info: Any, last: np.ndarray, terminal: np.ndarray) -> dict[str, np.ndarray]:
+    def _same_step_rows(self, obs: object, info: Info, last: np.ndarray, terminal: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows of ``obs``, with the ``last`` rows of ended episodes from ``info``."""
         rows = self._rows(obs, self._none)
         if not last.any():
@@ -192,7 +193,7 @@ class NativeVectorEnv:
         self._must_reset = True
         return replace(step, is_last=torch.ones_like(step.is_last))
 
-    def _call_vector(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_vector(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """Call a method of the vector; its exceptions, including SystemExit, become EnvErrors."""
         try:
             return method(*args, **kwargs)
@@ -219,7 +220,7 @@ class NativeVectorEnv:
         return arrays
 
     def _step(
-        self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
+        self, rows: dict[str, np.ndarray], reward: object, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
     ) -> Step:
         reward = self._clip(np.asarray(reward, np.float64))
         fits = np.abs(reward) <= FLOAT32_MAX
@@ -235,11 +236,11 @@ class NativeVectorEnv:
             is_terminal=torch.from_numpy(terminal.copy()),
         )
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
         """Call the method ``name`` of each environment, if the vector supports it, like Gymnasium's vectors."""
         return list(self._vector_method("call")(name, *args, **kwargs))
 
-    def set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: object) -> None:
         """Set the attribute ``name`` of each environment to ``value``, if the vector supports it."""
         self._vector_method("get_attr")(name)  # AttributeError if there is none
         self._vector_method("set_attr")(name, [value] * self.num_envs)

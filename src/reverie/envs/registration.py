@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 
 
 def register_env(
-    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: Any
+    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: object
 ) -> None:
     """Register a class or function of ``reverie.envs``; ``kwargs`` are its arguments."""
     if env_id not in gymnasium.registry:

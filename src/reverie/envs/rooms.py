@@ -52,7 +52,7 @@ class Rooms(MiniGridEnv):
     def _reward(self) -> float:
         return 1.0
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step as MiniGrid does; ``info`` says at an end what the agent reached."""
         obs, reward, terminated, truncated, info = super().step(action)
         return (

@@ -146,6 +146,7 @@ class SlotVectorEnv:
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
         self.action_spec: ActionSpec = restarter.specs.action_spec
+        self.can_end_one: bool = True
         self.max_episode_steps: int | None = restarter.specs.max_episode_steps
         self.frames_per_action: int = restarter.specs.frames_per_action
         self.packages: dict[str, str] = restarter.specs.packages
@@ -328,7 +329,7 @@ class SlotVectorEnv:
         frame: np.ndarray | None = self._receive_or_none(0)
         return frame
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
         """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.
 
         An attribute that is not a method is read. Waits for a pending step. After a restart, the latest call of each
@@ -336,14 +337,14 @@ class SlotVectorEnv:
         """
         return self._ask("call", name, args, kwargs)
 
-    def set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: object) -> None:
         """Set the attribute ``name`` of each environment, or of a wrapper that has it, to ``value``.
 
         Otherwise like ``call``.
         """
         self._ask("set_attr", name, value)
 
-    def _ask(self, request: str, name: str, *args: Any) -> list[Any]:
+    def _ask(self, request: str, name: str, *args: object) -> list[Any]:
         self._check_open()
         self._store_pending_answer()
         for slot in self._slots:

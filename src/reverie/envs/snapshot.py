@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -39,6 +39,9 @@ import numpy as np
 from reverie.core.errors import EnvError
 from reverie.envs.config import Env
 from reverie.envs.wrappers import wrapper_stack
+
+if TYPE_CHECKING:
+    from ale_py import ALEInterface, ALEState
 
 FORMAT = 5
 LARGE_BYTES = 2**16
@@ -69,6 +72,9 @@ VIEWER_PACKAGES = {
 STICKY_TOLERANCE = 1e-12
 """Tolerated probability that the last action of an Atari emulator is still being repeated."""
 CONSTANT_TYPES = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
+
+
+LargeValue = np.ndarray | bytes | bytearray | str
 
 
 class SnapshotError(Exception):
@@ -157,14 +163,14 @@ def _find_large_values(layers: list[Env]) -> dict[bytes, list[Any]]:
     return out
 
 
-def _is_large(value: object) -> bool:
+def _is_large(value: object) -> TypeGuard[LargeValue]:
     """Return whether ``value`` is an array, text or bytes of at least ``LARGE_BYTES``."""
     if type(value) is np.ndarray:
         return value.nbytes >= LARGE_BYTES and not value.dtype.hasobject and value.flags.c_contiguous
     return isinstance(value, bytes | bytearray | str) and len(value) >= LARGE_BYTES
 
 
-def _digest_large(value: Any) -> bytes:
+def _digest_large(value: LargeValue) -> bytes:
     """Return a digest of a large value, including its type and shape."""
     if isinstance(value, np.ndarray):
         kind, content = f"{value.dtype} {value.shape}", value.reshape(-1).view(np.uint8).data
@@ -184,7 +190,7 @@ def _constants(layers: list[Env]) -> dict[str, str]:
     return dict(constants)
 
 
-def _iter_constants(path: str, value: Any, depth: int = 3) -> Iterator[tuple[str, str]]:
+def _iter_constants(path: str, value: object, depth: int = 3) -> Iterator[tuple[str, str]]:
     """Yield the paths and contents of numbers, texts and small arrays in a field ``value``, such as of settings."""
     is_other = isinstance(value, gymnasium.Env | type | types.ModuleType) or _is_large(value)
     if is_other or path.rpartition(".")[2] in RNG_FIELDS:
@@ -322,13 +328,13 @@ class _Pickler(pickle.Pickler):
                     with contextlib.suppress(SnapshotError):
                         self._spans.append(_span(value))
 
-    def dump(self, obj: Any) -> None:
+    def dump(self, obj: object) -> None:
         """Write ``obj``; raise SnapshotError if arrays share memory, since pickle would separate them."""
         super().dump(obj)
         if any(after[0] < before[1] for before, after in itertools.pairwise(sorted(self._spans))):
             raise SnapshotError
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         torch = sys.modules.get("torch")
         if isinstance(obj, np.ndarray) and obj.size:
             self._spans.append(_span(obj))
@@ -337,7 +343,7 @@ class _Pickler(pickle.Pickler):
             self._spans += [(start, start + size)] if size else []  # the ``data`` of a parameter follows
         return NotImplemented
 
-    def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+    def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
         reference = self._references.get(id(obj))
         if reference is None and isinstance(obj, types.ModuleType):
             return "module", obj.__name__
@@ -367,7 +373,7 @@ class _LargeValueFinder(pickle.Pickler):
         self._layers = layers
         self.objects: dict[int, Any] = {}  # by their ids
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: object) -> str | None:
         if _is_large(obj):
             self.objects[id(obj)] = obj
             return "large"
@@ -416,7 +422,7 @@ def _kind_of(value: object) -> tuple[str, str]:
     return type(value).__module__.split(".")[0], type(value).__name__
 
 
-def _save_atari(ale: Any) -> bytes:
+def _save_atari(ale: ALEInterface) -> bytes:
     """Return the state of the Arcade Learning Environment (ALE), which is left unchanged.
 
     The saved state lacks the last action, which sticky actions repeat. This action is found by trial: the emulator
@@ -432,19 +438,19 @@ def _save_atari(ale: Any) -> bytes:
     return pickle.dumps((state, action))
 
 
-def _load_atari(ale: Any, saved: bytes) -> None:
+def _load_atari(ale: ALEInterface, saved: bytes) -> None:
     state, action = pickle.loads(saved)
     ale.reset_game()
     _restore_atari(ale, state, action, _frames(ale))
 
 
-def _frames(ale: Any) -> int:
+def _frames(ale: ALEInterface) -> int:
     """Return the number of frames after which a new action has almost surely replaced the last one."""
     sticky = ale.getFloat("repeat_action_probability")
     return math.ceil(math.log(STICKY_TOLERANCE) / math.log(sticky)) if sticky > 0.0 else 0
 
 
-def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
+def _last_action(ale: ALEInterface, state: ALEState, frames: int, after: bytes) -> int:
     for action in range(len(ale.getLegalActionSet())):
         _restore_atari(ale, state, action, frames)
         if _state_after_noops(ale, frames) == after:
@@ -453,7 +459,7 @@ def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
     raise ValueError("no action reproduces the next state of the emulator")
 
 
-def _restore_atari(ale: Any, state: Any, action: int, frames: int) -> None:
+def _restore_atari(ale: ALEInterface, state: ALEState, action: int, frames: int) -> None:
     """Put the emulator in ``state``, with ``action`` as its last action."""
     if frames:
         ale.reset_game()
@@ -462,7 +468,7 @@ def _restore_atari(ale: Any, state: Any, action: int, frames: int) -> None:
     ale.restoreState(state)
 
 
-def _state_after_noops(ale: Any, frames: int) -> bytes:
+def _state_after_noops(ale: ALEInterface, frames: int) -> bytes:
     for _ in range(frames):
         ale.act(0)
     return pickle.dumps(ale.cloneState(include_rng=True))
@@ -472,11 +478,11 @@ def _load_mujoco(data: Any, saved: bytes) -> None:
     sys.modules["mujoco"].mj_copyData(data, data.model, pickle.loads(saved))
 
 
-def _hash_of(model: Any) -> bytes:
+def _hash_of(model: object) -> bytes:
     return hashlib.sha256(pickle.dumps(model)).digest()
 
 
-def _check_model(model: Any, saved: bytes) -> None:
+def _check_model(model: object, saved: bytes) -> None:
     if _hash_of(model) != saved:
         raise ValueError("the MuJoCo model differs from the saved one")
 

@@ -303,7 +303,7 @@ ARRAY_PACKAGES = ("numpy", "torch", "reverie")
 """Packages of an environment's attributes that are no simulators, and this one, whose version is saved anyway."""
 
 
-def package_versions(env: Any) -> dict[str, str]:
+def package_versions(env: object) -> dict[str, str]:
     """Return the versions of the packages of an environment or vector, of its wrappers and of its simulator, by name.
 
     The simulator is an attribute of the environment, or the package of a suite that one of these packages requires.

@@ -32,7 +32,7 @@ class TensorObsCodec:
         self._watch = watch
         self._leaves = [(leaf, _encoder(leaf, device, channel_axis)) for leaf in codec.leaves]
 
-    def __call__(self, obs: Any, num: int) -> dict[str, Tensor]:
+    def __call__(self, obs: object, num: int) -> dict[str, Tensor]:
         """Return the tensors of ``num`` environments; DataError for missing parts and for wrong shapes."""
         out = {}
         for leaf, encode in self._leaves:
@@ -163,7 +163,7 @@ def action_encoder(space: Space, device: torch.device) -> Callable[[Any, int], t
     encoders = [(path, leaf, _encode_numbers(leaf, device) if isinstance(leaf, spaces.Box) else
                  _encode_classes(leaf, device)) for _, path, leaf in leaves]  # fmt: skip
 
-    def encode(action: Any, num: int) -> tuple[Tensor, Tensor]:
+    def encode(action: object, num: int) -> tuple[Tensor, Tensor]:
         parts = []
         for path, leaf, encode_leaf in encoders:
             x, shape = get_at_path(action, path), [num, *(leaf.shape or ())]

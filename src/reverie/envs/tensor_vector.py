@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 
@@ -45,7 +46,7 @@ class TensorVector(Protocol):
     def reset(self, seed: int | None) -> TensorRows:
         """Begin N episodes; ``seed`` None continues the random numbers."""
 
-    def step(self, action: Any) -> TensorRows:
+    def step(self, action: object) -> TensorRows:
         """Take an action ``[N, ...]`` of the action space: tensors of class indices or of numbers within the bounds."""
 
     def state_dict(self) -> Mapping[str, Tensor] | None:
@@ -58,7 +59,7 @@ class TensorVector(Protocol):
         """Release memory. Can be called twice."""
 
 
-def is_tensor_vector(vector: Any) -> bool:
+def is_tensor_vector(vector: VectorEnv[Any, Any, Any]) -> bool:
     """Return whether a Gymnasium vector shows tensors.
 
     Simulators tell a device. Other vectors, unless Gymnasium has registered them, are reset to see.
@@ -68,17 +69,17 @@ def is_tensor_vector(vector: Any) -> bool:
     return vector.spec is None and isinstance(first_leaf(vector.reset()[0]), Tensor)
 
 
-def attribute(vector: Any, name: str) -> Any:
+def attribute(vector: object, name: str) -> Any:
     """Return an attribute of ``vector``, or of what it wraps, as wrappers of single environments hide it; or None."""
     return getattr(vector, name, getattr(getattr(vector, "unwrapped", vector), name, None))
 
 
-def is_batched_env(vector: Any) -> bool:
+def is_batched_env(vector: object) -> bool:
     """Return whether ``vector`` is like a Gymnasium vector without being one, as those of Isaac Lab and mjlab."""
     return all(attribute(vector, f"single_{kind}_space") is not None for kind in ("observation", "action"))
 
 
-def first_leaf(value: Any) -> Any:
+def first_leaf(value: object) -> Any:
     """Return the first array of a nested observation."""
     while isinstance(value, Mapping | tuple):
         value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]

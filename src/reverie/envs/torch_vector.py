@@ -58,7 +58,7 @@ class TorchVector:
         self.is_lost: Tensor = none.any()  # whether an episode has ended without its last observation
         return TensorRows(obs, none.float(), none, none, info=info if isinstance(info, Mapping) else {})
 
-    def step(self, action: Any) -> TensorRows:
+    def step(self, action: object) -> TensorRows:
         first = self._last
         answer = self.vector.step(action)
         if not isinstance(answer, tuple | list) or len(answer) != 5:
@@ -97,7 +97,7 @@ class TorchVector:
                 return flags.clone()
         return None
 
-    def _final(self, info: Mapping[str, Any], obs: Any, last: Tensor) -> Any:
+    def _final(self, info: Mapping[str, Any], obs: object, last: Tensor) -> Any:
         """Return the last observations of the episodes that ended, from the step's info, which may lack them."""
         for key in FINAL_OBS:
             if (final := info.get(key)) is not None:
@@ -113,13 +113,13 @@ class TorchVector:
         """Reset the environments that have ``ended`` ``[N]``; return the observations of all."""
         return self.vector.reset(options={"reset_mask": ended, "env_idx": ended.nonzero().squeeze(-1)})[0]
 
-    def _check(self, **values: Any) -> None:
+    def _check(self, **values: object) -> None:
         """Raise DataError unless the reward is ``[N]`` and the flags are bool ``[N]``."""
         for name, x in values.items():
-            is_fine = isinstance(x, Tensor) and x.shape == (self.num_envs,)
-            if not is_fine or (name != "reward" and x.dtype is not torch.bool):
+            is_flag, shape = name != "reward", (self.num_envs,)
+            if not isinstance(x, Tensor) or x.shape != shape or (is_flag and x.dtype is not torch.bool):
                 actual = f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else short_repr(x)
-                kind = "numbers" if name == "reward" else "bool, as NaN in other types would count as true"
+                kind = "bool, as NaN in other types would count as true" if is_flag else "numbers"
                 raise DataError(f"{self.name}: {name} is {actual}: expected a tensor [{self.num_envs}] of {kind}.")
 
     def check(self) -> None:
@@ -142,13 +142,13 @@ class TorchVector:
         self.vector.close()
 
 
-def to_tensor_vector(vector: Any, warns: bool = False) -> TensorVector | None:
+def to_tensor_vector(vector: object, warns: bool = False) -> TensorVector | None:
     """Return what ``make_native_vector`` has made as a vector of tensors; None if it shows arrays."""
     if isinstance(vector, TensorVector):
         return vector
     return TorchVector(vector, warns) if not isinstance(vector, VectorEnv) or is_tensor_vector(vector) else None
 
 
-def _where(flags: Tensor, values: Any, others: Any) -> Any:
+def _where(flags: Tensor, values: object, others: object) -> Any:
     """Return nested tensors ``[N, ...]``: of ``values`` where ``flags`` ``[N]``, else of ``others``."""
     return map_tensors(lambda a, b: a.where(flags.view(-1, *[1] * (b.dim() - 1)), b), values, others)

@@ -27,9 +27,23 @@ HIDDEN_INFORMATION = ("gin_rummy", "hanabi", "leduc_holdem", "rps", "texas_holde
 """Beginnings of the names of PettingZoo's games in which players do not see the whole state."""
 
 
-def pettingzoo_env(name: str, agent: int | str = 0, **kwargs: Any) -> GymEnv:
+def pettingzoo_env(name: str, agent: int | str = 0, opening_moves: int = 0, **kwargs: Any) -> GymEnv:
     """Return one ``agent`` of a PettingZoo environment; with ``agent`` "all", a game of which all moves are chosen."""
-    return TurnBasedGame(name, **kwargs) if agent == "all" else SingleAgentEnv(name, agent=int(agent), **kwargs)
+    title = f"environment 'pettingzoo/{name}'"
+    world = import_module_of(f"pettingzoo.{name}:env", title, EnvError).env(**kwargs)
+    if agent == "all":
+        _warn_hidden_information(name)
+    return to_gymnasium(world, title, agent, opening_moves)
+
+
+def is_pettingzoo(env: object) -> bool:
+    """Return whether ``env`` has PettingZoo's interface of agents that move in turn, ``AECEnv``."""
+    return hasattr(env, "possible_agents") and callable(getattr(env, "observe", None))
+
+
+def to_gymnasium(world: Any, title: str, agent: int | str = "all", opening_moves: int = 0) -> GymEnv:
+    """Return a PettingZoo ``world``, whose errors begin with ``title``, as :func:`pettingzoo_env` does."""
+    return TurnBasedGame(world, title, opening_moves) if agent == "all" else SingleAgentEnv(world, int(agent))
 
 
 @functools.cache
@@ -90,7 +104,7 @@ class TwoPlayerGame(Adapter):
                 self.start()
                 return
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         """Take ``action``. The reward is the mover's, the observation the other player's."""
         mover = self.find_mover()
         reward = self.play(int(action))
@@ -105,24 +119,23 @@ class TwoPlayerGame(Adapter):
 class TurnBasedGame(TwoPlayerGame):
     """A PettingZoo game of two players who move in turn, such as ``classic.tictactoe_v3``."""
 
-    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
-        module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
-        _warn_hidden_information(name)
-        self.render_mode: str | None = render_mode
+    def __init__(self, world: Any, title: str, opening_moves: int = 0) -> None:
+        """``title`` begins errors."""
+        self.render_mode: str | None = getattr(world, "render_mode", None)
         self.opening_moves: int = opening_moves
-        self._world = module.env(render_mode=render_mode, **kwargs)
-        self._players: list[Any] = list(self._world.possible_agents)
+        self._world = world
+        self._players: list[Any] = list(world.possible_agents)
         if len(self._players) != 2:
             raise EnvError(
-                f"environment 'pettingzoo/{name}' has the players {', '.join(map(str, self._players))}: expected 2 "
-                "that move in turn. Without agent = all, one agent plays against random ones."
+                f"{title} has the players {', '.join(map(str, self._players))}: expected 2 that move in turn. With "
+                "env.kwargs = {agent: 0}, one agent plays against random ones."
             )
         space = self._world.observation_space(self._players[0])
         self.action_space: spaces.Space[Any] = self._world.action_space(self._players[0])
         if not isinstance(space, spaces.Dict) or not isinstance(self.action_space, spaces.Discrete):
             raise EnvError(
-                f"environment 'pettingzoo/{name}' has the spaces {space} and {self.action_space}: expected "
-                f"observations with an {MASK_KEY} and one discrete action."
+                f"{title} has the spaces {space} and {self.action_space}: expected observations with an {MASK_KEY} "
+                "and one discrete action."
             )
         board: Any = space["observation"]
         self._board_shape: tuple[int, ...] = board.shape
@@ -152,7 +165,7 @@ class TurnBasedGame(TwoPlayerGame):
             raise EnvError(f"the rewards of both players are {rewards}: expected a sum of 0.")
         return float(rewards[mover])
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: int) -> Stepped:
         obs, reward, over, *_ = super().step(action)
         is_terminal = any(self._world.terminations.values())
         return obs, reward, is_terminal, over and not is_terminal, {}
@@ -187,7 +200,7 @@ class TurnBasedGame(TwoPlayerGame):
 class OpenSpielGame(TwoPlayerGame):
     """A game of OpenSpiel without chance and hidden information, such as ``breakthrough``; observed as a vector."""
 
-    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str, opening_moves: int = 0, render_mode: str | None = None, **kwargs: object) -> None:
         """``kwargs``: the game's parameters, such as ``rows``."""
         import pyspiel
 

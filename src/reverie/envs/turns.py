@@ -20,7 +20,7 @@ class AlternatingTurns(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._player = obs[PLAYER_KEY]
         return obs, info
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         """Take an action, after which it is the other player's turn, even if the game is over."""
         obs, *rest = self.env.step(action)
         mover, self._player = self._player, obs[PLAYER_KEY]

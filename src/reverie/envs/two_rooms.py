@@ -88,7 +88,7 @@ def draw(position: np.ndarray) -> np.ndarray:
     return picture
 
 
-def find_dot(picture: Any) -> np.ndarray:
+def find_dot(picture: object) -> np.ndarray:
     """Return the column and row of the dot in a picture of this environment; DataError if there is none."""
     image = np.asarray(picture["image"] if isinstance(picture, dict) else picture)
     if image.shape != SHAPE or not image[..., 0].any():

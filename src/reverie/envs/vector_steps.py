@@ -5,7 +5,7 @@ This file must not import torch: worker processes import it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,16 @@ from reverie.core.logger import logger
 from reverie.envs.interventions import FINAL_INFO
 
 Vector = VectorEnv[Any, Any, Any]
-VectorStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Any]
+Info = Mapping[str, Any] | Sequence[Mapping[str, Any] | None]
+"""Of all environments, or of each."""
+VectorStep = tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]
+CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
+"""How ``env.clip_reward`` changes rewards."""
 FINAL_OBS = ("final_obs", "final_observation")
 """Keys of the info with the last observations of episodes, if the vector resets in the step that ends them."""
 
 
-def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:
+def checked_vector_step(vector: Vector, actions: object) -> VectorStep:
     """Step ``vector``; return the results, with float64 rewards and bool flags ``[N]``; DataError for other values."""
     answer: Any = vector.step(actions)
     name = type(vector.unwrapped).__name__
@@ -37,14 +41,14 @@ def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:
     return obs, reward, terminated, truncated, {} if info is None else info
 
 
-def _check_values(label: str, value: Any, num: int) -> np.ndarray:
+def _check_values(label: str, value: object, num: int) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != (num,) or array.dtype.kind not in "biuf":
         raise DataError(f"{label} has shape {array.shape} and dtype {array.dtype}: expected numbers of shape ({num},).")
     return array
 
 
-def resets_in_same_step(info: Any) -> bool:
+def resets_in_same_step(info: Info) -> bool:
     """Return whether ``info``, a dictionary or a list of infos, shows resets in the step that ends an episode."""
     parts = [info] if isinstance(info, Mapping) else [part for part in info if isinstance(part, Mapping)]
     return any(key in part for part in parts for key in (*FINAL_OBS, FINAL_INFO))
@@ -59,7 +63,7 @@ def warn_of_hidden_steps(vector_name: str) -> None:
     )
 
 
-def final_obs(info: Any, obs: Any, ended: np.ndarray, vector: Vector) -> Any:
+def final_obs(info: Info, obs: object, ended: np.ndarray, vector: Vector) -> Any:
     """Return ``obs`` with the last observations of the episodes that ``ended`` in the step, from its ``info``."""
     numbers = np.flatnonzero(ended).tolist()
     parts = [info] if isinstance(info, Mapping) else [info[number] or {} for number in numbers]
@@ -88,7 +92,7 @@ def _replace_items(obs: Any, final: Any, numbers: list[int]) -> Any:
     return out
 
 
-def info_at(info: Any, number: int, num: int) -> dict[str, Any]:
+def info_at(info: Info, number: int, num: int) -> dict[str, Any]:
     """Return the info of environment ``number`` of ``num``, without the keys that its masks ``_KEY`` leave out."""
     if not isinstance(info, Mapping):  # a list of infos, of which some can be None
         return dict(info[number] or {}) if len(info) == num else {}
@@ -104,7 +108,7 @@ def info_at(info: Any, number: int, num: int) -> dict[str, Any]:
     return out
 
 
-def episode_info_at(info: Any, number: int, num: int) -> dict[str, Any]:
+def episode_info_at(info: Info, number: int, num: int) -> dict[str, Any]:
     """Return the info of the step that has ended the episode of environment ``number``."""
     parts = info_at(info, number, num)
     inside = parts.pop(FINAL_INFO, None)

@@ -6,7 +6,7 @@ Actions and observations are in shared memory, so a step sends only a few bytes 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import select
@@ -17,7 +17,10 @@ import time
 from collections.abc import Iterator
 from ctypes import c_uint8
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext, ForkServerContext
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from subprocess import _args_from_interpreter_flags as python_flags  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +51,8 @@ STEP = struct.Struct("<cqd??B")
 STEP_MARK = b"\0"
 """A byte that cannot begin a pickle."""
 
+# Python's processes would import its own modules from the current folder, which can be a stranger's.
+multiprocessing.util._args_from_interpreter_flags = lambda: ["-P", *python_flags()]  # type: ignore[attr-defined]
 
 NOT_TAKEN = Outcome()
 
@@ -64,7 +69,7 @@ class SharedColumn(NamedTuple):
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
-def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> SharedColumn:
+def allocate_shared(context: BaseContext, shape: tuple[int, ...], dtype: str) -> SharedColumn:
     """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
     return SharedColumn(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
 
@@ -84,7 +89,7 @@ class PipeEnd:
         """Request a step with the action in shared memory, or answer it once the observation is written."""
         self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, *outcome))
 
-    def send(self, *message: Any) -> None:
+    def send(self, *message: object) -> None:
         """Send any other message: the turn, the request or "done" or "failed", and arguments or the result."""
         self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
@@ -131,7 +136,7 @@ class WorkerSlot(Slot):
 
     def __init__(
         self,
-        context: Any,
+        context: ForkServerContext,
         number: int,
         make: Maker,
         columns: dict[str, SharedColumn],
@@ -161,7 +166,7 @@ class WorkerSlot(Slot):
         self._line = PipeEnd(near)
         far.close()
 
-    def send(self, request: str, *args: Any) -> None:
+    def send(self, request: str, *args: object) -> None:
         """Send a request to the worker process, without waiting."""
         if self._failed is not None or self._line is None:
             return
@@ -231,7 +236,7 @@ class WorkerSlot(Slot):
         self._end()
 
 
-def _end(process: Any, pipe: Connection) -> None:
+def _end(process: BaseProcess, pipe: Connection) -> None:
     pipe.close()
     if process.pid is not None:
         process.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import gymnasium
@@ -50,17 +50,17 @@ class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructor
         """Return whether ``leaf`` is transformed."""
         return isinstance(leaf, spaces.Box) and looks_like_image(leaf)
 
-    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Space) -> tuple[Space, Callable[[Any], Any]]:
         """Return the transformed space of ``leaf``, and the function that transforms its values."""
         raise NotImplementedError
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: object) -> Any:
         try:
             return self._of(self.env.observation_space, observation, "obs")
         except DataError as error:
             raise DataError(f"the observation {error}") from None
 
-    def _of(self, space: Space, value: Any, name: str) -> Any:
+    def _of(self, space: Space, value: object, name: str) -> Any:
         if change := self._changes.get(name):
             return change(value)
         inside = {key: self._of(inner, get_at_path(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
@@ -85,7 +85,7 @@ class WithChannelAxis(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 class Images(LeafWrapper):
     """Transforms images, which become ``[H, W, C]``, or ``[C, H, W]`` if ``env.channel_axis`` is ``first``."""
 
-    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Space) -> tuple[Space, Callable[[Any], Any]]:
         axes = [layer.channel_axis for layer in wrapper_stack(self.env) if isinstance(layer, WithChannelAxis)]
         axis: ChannelAxis = axes[0] if axes else "auto"
         part, encode, _ = conversion(leaf, axis)
@@ -154,7 +154,7 @@ class OneHot(LeafWrapper):
     def applies_to(self, leaf: Space) -> bool:
         return isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 
-    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Space) -> tuple[Space, Callable[[Any], Any]]:
         return spaces.flatten_space(leaf), lambda value: spaces.flatten(leaf, value)
 
 
@@ -206,7 +206,7 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         parts = inner.spaces if isinstance(inner, spaces.Dict) else {self._name: inner}
         self.observation_space = spaces.Dict({**parts, f"info/{key}": number})
 
-    def _with_info(self, obs: Any, info: Any, default: Any = None) -> dict[str, Any]:
+    def _with_info(self, obs: Any, info: Mapping[str, Any], default: object = None) -> dict[str, Any]:
         value = read_info(info, self._key)
         array = np.asarray(default if value is None else value, np.float64)
         if array.size != self._size or not np.isfinite(array).all():
@@ -220,7 +220,7 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         obs, info = checked_reset(self.env, seed, options)
         return self._with_info(obs, info, np.zeros(self._size)), info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: object) -> Any:
         obs, *rest, info = checked_step(self.env, action)
         return self._with_info(obs, info), *rest, info
 
@@ -289,7 +289,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
         return {}
 
 
-def _flat(value: Any) -> tuple[Any, ...]:
+def _flat(value: object) -> tuple[Any, ...]:
     """Return the items of nested lists."""
     return tuple(x for item in value for x in _flat(item)) if isinstance(value, list | tuple) else (value,)
 

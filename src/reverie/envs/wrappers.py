@@ -34,7 +34,7 @@ IDLE = np.int64(0)
 """The no-op action of Atari games, as sampled from their space."""
 
 
-def wrapper_stack(env: Any) -> list[Any]:
+def wrapper_stack(env: object) -> list[Any]:
     """Return ``env``, or a vector, the wrapped environments from the outside in, and the environment itself last."""
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
@@ -81,7 +81,7 @@ def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = N
     return answer[0], answer[1]
 
 
-def checked_step(env: Env, action: Any) -> Stepped:
+def checked_step(env: Env, action: object) -> Stepped:
     """Step ``env`` with ``action``; return the results, with the reward as a float and the flags as bools."""
     try:
         answer: Any = env.step(action)
@@ -94,9 +94,9 @@ def checked_step(env: Env, action: Any) -> Stepped:
     return obs, check_reward(reward), check_flag("terminated", terminated), check_flag("truncated", truncated), info
 
 
-def _unexpected_value_error(method: str, answer: Any, expected: str) -> DataError:
-    is_sequence = isinstance(answer, tuple | list)
-    actual = f"{len(answer)} values" if is_sequence else f"one value of type {type(answer).__name__}"
+def _unexpected_value_error(method: str, answer: object, expected: str) -> DataError:
+    one = f"one value of type {type(answer).__name__}"
+    actual = f"{len(answer)} values" if isinstance(answer, tuple | list) else one
     return DataError(f"{method}() returned {actual}: expected {expected}. {OLD_GYM}")
 
 
@@ -110,7 +110,7 @@ def _check_old_gym(error: Exception) -> None:
         raise DataError(f"{error}. {remedy}") from error
 
 
-def check_reward(reward: Any) -> float:
+def check_reward(reward: object) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
         advice = "Multi-agent and vector rewards are not supported: combine them into one number in a wrapper"
@@ -121,7 +121,7 @@ def check_reward(reward: Any) -> float:
     return value
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Return the flag ``name``, ``terminated`` or ``truncated``, of an environment as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -131,7 +131,7 @@ def check_flag(name: str, value: Any) -> bool:
     return single == 1.0
 
 
-def _single(name: str, value: Any, expected: str) -> np.ndarray:
+def _single(name: str, value: object, expected: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:  # a list of lists of different lengths
@@ -186,7 +186,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         if pool > 1 and not (isinstance(space, spaces.Box) and space.dtype == np.uint8):
             raise EnvError(f"env.pool_frames = {pool} needs uint8 images, but the environment has {space}.")
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         """Take ``action`` up to ``times`` times; the reward is the sum. The info tells one executed action of all."""
         total, frames, replacements = 0.0, deque[np.ndarray](maxlen=self._pool), list[Replacement | None]()
         for _ in range(self._times):
@@ -273,7 +273,7 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         obs, _, terminated, truncated, info = checked_step(self.env, action)
         return checked_reset(self.env, None, None) if terminated or truncated else (obs, info)
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         """Take ``action``. Some games continue for a few frames without lives, until they report the end."""
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
         lost = 0 < info["lives"] < self._lives and not (terminated or truncated)
@@ -303,7 +303,7 @@ class TruncateAtLimit(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         self._obs = copy.deepcopy(obs)  # the environment can reuse its arrays
         return obs, info
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: object) -> Stepped:
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
         self._num_steps += 1
         if terminated and (truncated or self._num_steps >= self._limit):
@@ -313,7 +313,7 @@ class TruncateAtLimit(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         self._obs = copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
 
-    def _blank_parts(self, obs: Any) -> set[Path]:
+    def _blank_parts(self, obs: object) -> set[Path]:
         """Return which images and grids of ``obs`` have a single value."""
         leaves = [(path, get_at_path(obs, path)) for path, _ in iter_leaves(self.observation_space)]
         return {path for path, leaf in leaves if np.ndim(leaf) > 1 and np.min(leaf) == np.max(leaf)}

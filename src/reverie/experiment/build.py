@@ -49,6 +49,7 @@ from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.build import build_device_rollout, build_replay, check_capacity, check_memory, max_rows
+from reverie.replay.config import PERSON_PAGE
 from reverie.replay.human import TaggedSource
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
@@ -425,7 +426,7 @@ def _build_tagged_source(
             "sac, td3 or dqn, and with data a human.fraction above 0."
         )
     if human.intervention_reward and human.reward == "only":
-        ignore_row_rewards(algo, "human.reward = only")
+        ignore_row_rewards(config, algo, "human.reward = only")
     if fraction and getattr(config.algo, "entropy_backup", False) and human.reward == "add":
         logger.warning(
             "algo.entropy_backup = True: if rewards are for success alone, the entropy can be worth more, so that the "
@@ -459,6 +460,11 @@ def build_collection(
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
         schedule_position=position, on_policy=config.algo.on_policy, person=person,
     )  # fmt: skip
+    if config.human.person == PERSON_PAGE and not env.can_end_one:
+        raise ConfigError(
+            f"human.person = 'page', env.num = {env.num_envs}: the keys S and F end one episode, but "
+            "env.vectorization = native can only end those of all environments. Set env.num = 1, or sync."
+        )
     if person is not None:
         person.connect(env, lambda: clock.done)
         if env.num_envs > 1:

@@ -173,6 +173,9 @@ class ExperimentConfig(Config):
     reward: str = ""
     """Learn from the reward that a person teaches, `preferences:FILE` or `success:FILE`, labels of `reverie data
     compare-clips` or `reverie data label`. Rows and scores keep the environment's rewards. Empty: learn from those."""
+    reward_zero: Literal["mean", "lowest", "highest"] = "mean"
+    """Reward by preferences that counts 0, as does all after the end of an episode: of the compared clips, the mean
+    reward; the lowest, if going on is good; or the highest, if each step costs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

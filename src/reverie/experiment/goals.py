@@ -24,6 +24,7 @@ from reverie.envs.make import make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.preprocess import Preprocessor, inspect_policy
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import PERSON_PAGE
 from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.goals import GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
@@ -98,8 +99,10 @@ def _make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: st
     return env
 
 
-def ignore_row_rewards(algo: Algorithm, prefix: str) -> None:
+def ignore_row_rewards(config: ExperimentConfig, algo: Algorithm, prefix: str) -> None:
     """Let the statistics of ``algo`` ignore the rewards of rows, since batches have others; ``prefix`` says why."""
+    if config.human.person == PERSON_PAGE and config.human.success_reward:
+        logger.warning(f"{prefix}: the key S ends episodes without human.success_reward, which only rows have")
     if isinstance(preprocess := getattr(algo, "preprocess", None), Preprocessor):
         preprocess.follows_rewards = False
         if preprocess.scaler is not None or preprocess.range is not None:
@@ -146,7 +149,7 @@ def relabel_goals(
                 "algo.frame_stack, and change no goals by env.resize or env.grayscale."
             )
         goal_fn = GoalFunction.from_env(env, codec)
-    ignore_row_rewards(algo, prefix)
+    ignore_row_rewards(config, algo, prefix)
     for number, replay in enumerate(replays):
         if replay is not None:
             replay.goals = relabeler = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)

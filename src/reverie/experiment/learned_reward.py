@@ -52,6 +52,8 @@ class LearnedReward:
         """Whether a fit succeeded; otherwise all rewards are 0."""
         self.is_asking: bool = False
         """Whether a person labels rows while the run learns."""
+        self.has_unknown_zero: bool = kind == "preferences" and model.zero == "mean"
+        """Whether a terminal row would be worth as much as the mean reward by default."""
         self._stamp = (0, 0)  # of the file
 
     def refresh(self) -> None:
@@ -81,7 +83,16 @@ class LearnedReward:
 
     def relabel(self, batch: Batch) -> Batch:
         """Return ``batch`` with the learned rewards."""
-        return self.model.relabel(batch) if self.is_fitted else replace(batch, reward=torch.zeros_like(batch.reward))
+        if not self.is_fitted:
+            return replace(batch, reward=torch.zeros_like(batch.reward))
+        if self.has_unknown_zero and batch.is_terminal.any():
+            self.has_unknown_zero = False  # said once
+            logger.warning(
+                "reward: episodes terminate, and comparisons of equally long clips do not tell whether that is better "
+                "than to go on: rewards below their mean are negative, so an agent may end its episodes. If going on "
+                "is good, set reward_zero = lowest; if each step costs, reward_zero = highest"
+            )
+        return self.model.relabel(batch)
 
     def state_dict(self) -> State:
         """Return the labels, and the weights."""
@@ -141,15 +152,19 @@ def build_learned_reward(
             "transitions, such as sac, td3, dqn, cql or iql, or write the rewards: reverie data convert --reward-fn."
         )
 
+    def make_model() -> RewardModel:
+        model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
+        model.zero = config.reward_zero
+        return model
+
     def fit(file: LabelFile) -> RewardModel:
         with contextlib.ExitStack() as stack, init_context(seed), torch.enable_grad():
             rows = stack.enter_context(_open_rows(config, file, owner, probed)) if file.data else None
-            model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
-            fit_labels(model, file, rows)
+            fit_labels(model := make_model(), file, rows)
         return model
 
     with init_context(seed):
-        model = REWARD_MODELS[kind](owner.obs_spec, owner.action_spec).to(algo.device)
+        model = make_model()
     reward = LearnedReward(Path(path), kind, model, fit)
     reward.is_asking = config.human.person == PERSON_PAGE
     if reward.is_asking:
@@ -162,7 +177,7 @@ def build_learned_reward(
         reward.fit_to(LabelFile.read(reward.path, kind))
     else:
         logger.warning(f"reward: {path} does not exist. The run goes on with the networks of its checkpoint")
-    ignore_row_rewards(algo, f"reward = {config.reward}")
+    ignore_row_rewards(config, algo, f"reward = {config.reward}")
     return reward
 
 

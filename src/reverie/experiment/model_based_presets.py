@@ -11,7 +11,7 @@ TD-MPC2 but for its own: config.yaml of github.com/wertyuilife2/bmpc (d5dabc6).
 
 from __future__ import annotations
 
-from reverie.experiment.preset import Preset, Settings
+from reverie.experiment.preset import MUJOCO, Preset, Settings
 
 # fmt: off
 
@@ -186,6 +186,27 @@ MUZERO_BOARD: Settings = MUZERO | {
 """MuZero in board games against itself, with results of -1, 0 and 1. Few updates on many games learn most in little
 time; so do games that begin after random moves."""
 
+
+def _planning_presets(name: str, title: str, on_cpu: Settings) -> dict[str, Preset]:
+    """Return the presets of TD-MPC2, which are those of BMPC, too."""
+    pendulum = {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False}
+    return {
+        name: Preset(name, TDMPC2,
+            f"{title} at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
+            cpu_changes=on_cpu),
+        f"{name}_dmc": Preset(name, TDMPC2_DMC,
+            f"{title} on DeepMind Control from proprioceptive states, two frames for each action.",
+            env_prefixes="dm_control/", cpu_changes=on_cpu),
+        f"{name}_dmc_vision": Preset(name, TDMPC2_DMC | PIXELS | {"algo.frame_stack": 3},
+            f"{title} on DeepMind Control from three stacked frames of 64x64 pixels.",
+            cpu_changes=on_cpu | _TDMPC2_PIXELS),
+        f"{name}_mujoco": Preset(name, TDMPC2_MUJOCO,
+            f"{title} on MuJoCo, whose episodes may terminate: 1M steps.", env_prefixes=MUJOCO, cpu_changes=on_cpu),
+        f"{name}_pendulum": Preset(name, TDMPC2 | on_cpu | pendulum,
+            f"{title} on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    }
+
+
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
         "DreamerV3 with its fixed hyperparameters at 12M parameters, for any environment; train ratio by reverie.",
@@ -340,23 +361,7 @@ TABLE: dict[str, Preset] = {
             "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4},
         "PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.",
         cpu_changes=_PYDREAMER | FEW_UPDATES),
-    "tdmpc2": Preset("tdmpc2", TDMPC2,
-        "TD-MPC2 at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
-        cpu_changes=TDMPC2_CPU),
-    "tdmpc2_dmc": Preset("tdmpc2", TDMPC2_DMC,
-        "TD-MPC2 on DeepMind Control from proprioceptive states, two frames for each action.",
-        env_prefixes="dm_control/",
-        cpu_changes=TDMPC2_CPU),
-    "tdmpc2_dmc_vision": Preset("tdmpc2", TDMPC2_DMC | PIXELS | {"algo.frame_stack": 3},
-        "TD-MPC2 on DeepMind Control from three stacked frames of 64x64 pixels.",
-        cpu_changes=TDMPC2_CPU | _TDMPC2_PIXELS),
-    "tdmpc2_mujoco": Preset("tdmpc2", TDMPC2_MUJOCO,
-        "TD-MPC2 on MuJoCo, whose episodes may terminate: 1M steps.",
-        env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
-             "InvertedDoublePendulum- HumanoidStandup-", cpu_changes=TDMPC2_CPU),
-    "tdmpc2_pendulum": Preset("tdmpc2",
-        TDMPC2 | TDMPC2_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
-        "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    **_planning_presets("tdmpc2", "TD-MPC2", TDMPC2_CPU),
     "muzero": Preset("muzero", MUZERO, "MuZero for small problems with discrete actions; settings by reverie.",
         cpu_changes={}),
     "muzero_cartpole": Preset("muzero", MUZERO_CARTPOLE,
@@ -371,20 +376,5 @@ TABLE: dict[str, Preset] = {
             "env.kwargs": {"agent": "all", "opening_moves": 6}},
         "MuZero against itself in PettingZoo's games of two players; settings by reverie.",
         env_prefixes="pettingzoo/classic."),
-    "bmpc": Preset("bmpc", TDMPC2,
-        "BMPC at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
-        cpu_changes=_BMPC_CPU),
-    "bmpc_dmc": Preset("bmpc", TDMPC2_DMC,
-        "BMPC on DeepMind Control from proprioceptive states, two frames for each action.",
-        env_prefixes="dm_control/", cpu_changes=_BMPC_CPU),
-    "bmpc_dmc_vision": Preset("bmpc", TDMPC2_DMC | PIXELS | {"algo.frame_stack": 3},
-        "BMPC on DeepMind Control from three stacked frames of 64x64 pixels.",
-        cpu_changes=_BMPC_CPU | _TDMPC2_PIXELS),
-    "bmpc_mujoco": Preset("bmpc", TDMPC2_MUJOCO,
-        "BMPC on MuJoCo, whose episodes may terminate: 1M steps, with the settings of TD-MPC2.",
-        env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
-             "InvertedDoublePendulum- HumanoidStandup-", cpu_changes=_BMPC_CPU),
-    "bmpc_pendulum": Preset("bmpc",
-        TDMPC2 | _BMPC_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
-        "BMPC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    **_planning_presets("bmpc", "BMPC", _BMPC_CPU),
 }

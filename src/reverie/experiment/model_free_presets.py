@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from reverie.experiment.preset import Preset, Settings
+from reverie.experiment.preset import MUJOCO, Preset, Settings
 
 # fmt: off
-
-MUJOCO = (
-    "HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
-    "InvertedDoublePendulum- HumanoidStandup-"
-)
-"""Prefixes of the ids of MuJoCo's tasks."""
-
 
 def _short_starts(steps: int) -> Settings:
     """Random actions for a twentieth of the run, but for 100 to 10,000 env steps, then learning."""

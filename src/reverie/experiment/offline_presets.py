@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from reverie.experiment.model_free_presets import ANY_SCALE, MODEL_FREE, MUJOCO, NATURE_ATARI, PENDULUM
-from reverie.experiment.preset import Preset, Settings
+from reverie.experiment.model_free_presets import ANY_SCALE, MODEL_FREE, NATURE_ATARI, PENDULUM
+from reverie.experiment.preset import MUJOCO, Preset, Settings
 
 # fmt: off
 

@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 
 Settings = dict[str, Any]
 """Values by dotted path; ``size`` is a named size of the algorithm."""
+MUJOCO = (
+    "HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+    "InvertedDoublePendulum- HumanoidStandup-"
+)
+"""Prefixes of the ids of MuJoCo's tasks."""
 
 
 class Preset(NamedTuple):

@@ -14,7 +14,7 @@ from reverie.core.errors import ConfigError
 from reverie.datasets.data_path import OBJECT, data_path, split_paths
 from reverie.datasets.ogbench import OGBENCH_PREFIX, heldout_name
 from reverie.experiment.config import DATASET_ENV, NO_ENV, REPLAY_SETTINGS, ExperimentConfig
-from reverie.replay.config import absolute_store_path, experience_from_fraction
+from reverie.replay.config import PERSON_PAGE, absolute_store_path, experience_from_fraction
 from reverie.run.config import EVALUATION_METRICS
 
 T = TypeVar("T")
@@ -127,6 +127,11 @@ RULES: dict[str, Callable[[ExperimentConfig], object]] = {
         lambda c: c.reward and (c.algo.on_policy or not c.algo.needs_rewards(collected=not c.offline)),
     "reward = {c.reward}, but human.intervention_reward or replay.hindsight computes rewards too. Set only one.":
         lambda c: c.reward and (c.human.intervention_reward or c.replay.hindsight),
+    "reward_zero = {c.reward_zero} has no effect without reward = preferences:FILE. Remove this option.":
+        lambda c: c.reward_zero != "mean" and not c.reward.startswith("preferences:"),
+    "human.person = page, algo.episodic = False: plans must know that the keys S and F end episodes, or else they "
+    "count a success again in each later step. Set algo.episodic = True.":
+        lambda c: c.human.person == PERSON_PAGE and not getattr(c.algo, "episodic", True),
     "{c.name} collects rows, but no environment is given. Pass --env ID, in Python env=...":
         lambda c: not c.offline and c.env.id in (NO_ENV, DATASET_ENV),
 }  # fmt: skip

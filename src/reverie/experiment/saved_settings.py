@@ -74,6 +74,13 @@ def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: 
             f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
             f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
         )
+    (kind, *_), (earlier_kind, *_) = config.reward.split(":"), str(before.get("reward") or "").split(":")
+    if kind and kind != earlier_kind:
+        taught = f"a reward of {earlier_kind}" if earlier_kind else "the environment's rewards"
+        raise RunError(
+            f"reward = {config.reward}, but {path} was trained with {taught}, which cannot change when it continues. "
+            f"To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
+        )
     return initial
 
 

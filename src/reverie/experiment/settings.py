@@ -91,9 +91,10 @@ class Request:
 
     @property
     def named_env(self) -> str | None:
-        """Id of the environment that the arguments name, or else the last file that names one; None if none."""
-        named = [env for layer in self.file_layers if (env := _env_of_settings(layer.values)) is not None]
-        return self.env_id or (named[-1] if named else None)
+        """Id of the environment in the highest layer that names one; None if none does."""
+        layers = *(layer.values for layer in self.file_layers), {"env.id": self.env_id}, self.values
+        named = [env for values in layers if (env := _env_of_settings(values)) is not None]
+        return named[-1] if named else None
 
     @property
     def setting_names(self) -> set[str]:
@@ -368,7 +369,7 @@ def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: 
         name = preset_name(algorithm, EnvConfig().id if env is None else suite_id(env))
         small = preset == "cpu" or device == "cpu" or (device == "auto" and not num_gpus())
         return f"{name}{CPU_SUFFIX}" if small and name in ON_CPU else name
-    name = preset.replace("-", "_")
+    name = str(preset).replace("-", "_")  # a file may have a number
     if (plain := name.removesuffix(CPU_SUFFIX)) not in TABLE:
         names = ["cpu", *(name for name in TABLE if TABLE[name].algorithm == algorithm)]
         raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, names)} Available: {', '.join(names)}.")
@@ -424,9 +425,9 @@ def _recorded_preset(request: Request) -> dict[str, Any]:
     """Return the preset of the run, or of the seeds, in the run folder; {} if there is no run of the algorithm."""
     names = ("config.yaml", "settings.yaml")
     files = [path for name in names if request.run is not None and (path := Path(request.run, name)).is_file()]
-    values = read_yaml(files[0]) if files else {}
-    same = values.get("algorithm") == request.algorithm_name.replace("-", "_")
-    return {"preset": values["experiment"].get("preset")} if same and values.get("experiment") else {}
+    saved = read_saved_config(files[0].parent, files[0]) if files else None
+    same = saved is not None and saved.algorithm == request.algorithm_name.replace("-", "_")
+    return {"preset": saved.experiment.get("preset")} if saved is not None and same else {}
 
 
 # ---------------------------------------------------------------- files and values
@@ -483,17 +484,22 @@ def check_layer(source: str, values: Mapping[str, Any], custom: Mapping[str, str
 
     ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
     """
+    if other := [key for key in values if not isinstance(key, str)]:
+        raise ConfigError(f"{source}: unknown option {short_repr(other[0])}: expected the name of a setting.")
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
     check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=dict(custom or {})), source)
-    check_locations(nest(values), source)
+    check_locations(nest(values), source, Path())
     return Layer(source, values)
 
 
 def _env_of_settings(values: Mapping[str, Any]) -> str | None:
-    """Return the environment id in the settings of a file, in either notation; None if there is none."""
+    """Return the environment id in the settings of a layer, in any notation; None if there is none."""
     env = values.get("env")
-    return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
+    if isinstance(env, EnvConfig):
+        return None if env.id == EnvConfig().id else env.id
+    name = env["id"] if isinstance(env, Mapping) and "id" in env else values.get("env.id")
+    return None if name is None else str(name)
 
 
 def _data_settings(request: Request) -> DatasetConfig:
@@ -521,8 +527,7 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
     """
     algorithm, preset = request.algorithm_name, request.preset
     of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
-    is_named = request.named_env or "env.id" in request.setting_names
-    is_named = is_named or isinstance(request.values.get("env"), EnvConfig)
+    is_named = request.named_env or isinstance(request.values.get("env"), EnvConfig)
     continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
     if is_named or config.data.path or continues or of_preset:
         return ""

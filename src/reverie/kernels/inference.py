@@ -160,22 +160,21 @@ REPEATABLE = (Gaussian, OrnsteinUhlenbeck, EpsilonGreedy, type(None))
 """Exploration that draws from PyTorch's generator alone; that of a user may do anything."""
 
 
-def _captures_of(policy: Any, statistics: Preprocessor | None = None, is_checked: bool = False) -> Captures | None:
+def _captures_of(policy: Any, statistics: Preprocessor | None = None) -> Captures | None:
     """Return the captures of ``policy``, after an update of ``statistics``; None if its calls cannot be captured.
 
-    A policy keeps the captures of its calls alone, behind its preprocessor and after statistics. ``is_checked``: the
-    policy cannot have changed since the last call.
+    A policy keeps the captures of its calls alone, behind its preprocessor and after statistics.
     """
-    preprocess = policy.preprocess if isinstance(policy, PreprocessedPolicy) else None
-    inner = policy if preprocess is None else policy.inner
+    is_preprocessed = isinstance(policy, PreprocessedPolicy)
+    inner = policy.inner if is_preprocessed else policy
     if type(inner) not in STATELESS:
         return None
     if inner.fast is None:
         inner.fast = {}
     captures: dict[tuple[bool, bool], Captures] = inner.fast
-    kind = preprocess is not None, statistics is not None
-    if kind not in captures or (not is_checked and captures[kind].have_expired(inner)):
-        captures[kind] = new = _new_captures(inner, None if preprocess is None else preprocess.normalizer)
+    kind = is_preprocessed, statistics is not None
+    if kind not in captures or captures[kind].have_expired(inner):
+        captures[kind] = new = _new_captures(inner, policy.preprocess.normalizer if is_preprocessed else None)
         new.numbers += [] if statistics is None else list(statistics.buffers())
     return captures[kind]
 
@@ -223,8 +222,9 @@ def act_captured(
     policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Compute ``Policy.act``, bit-identical, in tensors that the caller may change; first update ``statistics``."""
-    captures = _captures_of(policy, statistics, is_checked=True)
-    assert captures is not None
+    is_preprocessed = isinstance(policy, PreprocessedPolicy)
+    inner = policy.inner if is_preprocessed else policy
+    captures: Captures = inner.fast[is_preprocessed, statistics is not None]  # as supports_act has found it
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
     act: Any = type(policy).act.definition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping
 
 import torch
@@ -37,8 +38,8 @@ class DeviceMeter:
         if not names:
             return
         if numbers is not None:
-            totals = self._read.get(names) or [0.0] * len(names)
-            self._read[names] = [total + value for total, value in zip(totals, numbers, strict=True)]
+            totals = self._read.setdefault(names, [0.0] * len(names))
+            totals[:] = map(operator.add, totals, numbers)
         else:
             pending = self._pending.setdefault(names, [])
             pending.append(metrics.vector if isinstance(metrics, MetricVector) else self._stack([*metrics.values()]))

@@ -7,6 +7,7 @@ and ``entropy`` sum over the action's axis, so their shape is ``[...]``. All com
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -79,13 +80,9 @@ class Categoricals:
         self.classes = classes
         self.unimix = unimix
         self.ragged: bool = len(set(classes)) > 1
+        self.legal = legal
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        self.padded: Tensor = self._pad(logits, ILLEGAL)  # [..., n, C]
-        if legal is None and self.ragged:
-            legal = torch.ones_like(logits, dtype=torch.bool)
-        self.legal: Tensor | None = None if legal is None else self._pad(legal, False)  # [..., n, C]
-        if self.legal is not None:
-            self.padded = self.padded.masked_fill(~self.legal, ILLEGAL)
+        self.padded: Tensor = self._pad(logits if legal is None else logits.masked_fill(~legal, ILLEGAL))  # [..., n, C]
 
     @cached_property
     def probs(self) -> Tensor:
@@ -99,29 +96,29 @@ class Categoricals:
         with self._graph():
             return self.probs.clamp(min=1e-30).log() if self.unimix else torch.log_softmax(self.padded, -1)
 
-    @cached_property
+    @property
     def log_probs(self) -> Tensor:
         """Log-probabilities of the classes, ``[..., A]``."""
-        with self._graph():
-            return self._flat(self._log_probs)
+        return self._flat(self._log_probs)
 
-    def _graph(self) -> torch.set_grad_enabled:
+    def _graph(self) -> AbstractContextManager[object]:
         """Enable gradients if the logits have them, because results are cached for calls that may need gradients."""
-        return torch.set_grad_enabled(self.padded.requires_grad)
+        return torch.enable_grad() if self.padded.requires_grad else nullcontext()
 
     def _mix_uniform(self, probs: Tensor) -> Tensor:
-        if self.legal is None:
+        if self.legal is None and not self.ragged:
             return (1 - self.unimix) * probs + self.unimix / self.classes[0]
-        count = self.legal.sum(-1, keepdim=True)  # [..., n, 1]
+        legal = self.padded != ILLEGAL  # [..., n, C]
+        count = legal.sum(-1, keepdim=True)  # [..., n, 1]
         share = self.unimix / count if self.ragged else (self.unimix / count.double()).float()  # as without a mask
-        return torch.where(self.legal, (1 - self.unimix) * probs + share, 0.0)
+        return torch.where(legal, (1 - self.unimix) * probs + share, 0.0)
 
-    def _pad(self, flat: Tensor, value: float) -> Tensor:
+    def _pad(self, flat: Tensor) -> Tensor:
         if not self.ragged:
             return flat.reshape(*flat.shape[:-1], len(self.classes), self.classes[0])
         widest = max(self.classes)
         parts = torch.split(flat, list(self.classes), -1)
-        return torch.stack([F.pad(p, (0, widest - p.shape[-1]), value=value) for p in parts], -2)
+        return torch.stack([F.pad(p, (0, widest - p.shape[-1]), value=ILLEGAL) for p in parts], -2)
 
     def _flat(self, padded: Tensor) -> Tensor:
         if not self.ragged:
@@ -129,13 +126,18 @@ class Categoricals:
         return torch.cat([padded[..., i, :c] for i, c in enumerate(self.classes)], -1)
 
     def _onehot(self, index: Tensor) -> Tensor:
-        every = torch.arange(self.padded.shape[-1], device=index.device)
-        return self._flat((index.unsqueeze(-1) == every).float())
+        return self._flat(one_hot(index, self.padded))
 
     @accelerated
     def sample(self) -> Tensor:
-        """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
-        return self._onehot(sample_classes(self.probs, self.legal is not None))
+        """Return a sample ``[..., sum(classes)]``, one-hot for each variable.
+
+        Without ``unimix`` by the Gumbel trick, which needs the logarithms alone: two thirds of the time for one row.
+        """
+        if self.unimix:
+            return self._onehot(sample_classes(self.probs, self.legal is not None))
+        log_probs = self._log_probs.detach()
+        return self._onehot((log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1))
 
     def rsample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]`` with the straight-through gradient."""
@@ -143,23 +145,15 @@ class Categoricals:
 
     def uniform_sample(self) -> Tensor:
         """Return uniformly random classes ``[..., sum(classes)]`` among the legal ones, one-hot for each variable."""
-        legal = None if self.legal is None else self._flat(self.legal)
-        return Categoricals(torch.zeros_like(self._flat(self.padded)), self.classes, legal=legal).sample()
+        return Categoricals(torch.zeros_like(self._flat(self.padded)), self.classes, legal=self.legal).sample()
 
     def mode(self) -> Tensor:
         """Return the most probable classes ``[..., sum(classes)]``, one-hot for each variable."""
         return self._onehot(self.probs.argmax(-1))
 
     def sample_and_log_prob(self) -> tuple[Tensor, Tensor]:
-        """Return a sample ``[..., A]`` and its log-probability ``[...]``, which has a gradient.
-
-        With the Gumbel trick, which needs the logarithms alone: two thirds of the time for one row.
-        """
-        if self.unimix:
-            action = self.sample()
-        else:
-            log_probs = self._log_probs.detach()
-            action = self._onehot((log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1))
+        """Return a sample ``[..., A]`` and its log-probability ``[...]``, which has a gradient."""
+        action = self.sample()
         return action, self.log_prob(action)
 
     def log_prob(self, action: Tensor) -> Tensor:

@@ -418,8 +418,9 @@ class ChunkState(NamedTuple):
 
 
 class ChunkPolicy(StatelessStorage[ChunkState]):
-    """A policy that takes all h actions of a chunk before it proposes the next one. A new episode begins a new chunk.
+    """A policy that takes all h actions of a chunk before it proposes the next one.
 
+    A new episode begins a new chunk, and so does the row after another action than the chunk's was executed.
     Noise is drawn in each step, whether or not a chunk begins, from the CPU's default generator.
     """
 
@@ -451,6 +452,13 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
             num_taken = num_taken.masked_fill(is_over, 0)
         index = num_taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
         return actions.gather(1, index).squeeze(1), ChunkState(actions, num_taken + 1, state.steps + (mode == "eval"))
+
+    def override(self, state: ChunkState, action: Tensor) -> ChunkState:
+        """Return the state for executing ``action`` ``[N, A]``, which ends chunks with another action."""
+        index = (state.num_taken - 1).view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
+        chosen, action = state.actions.gather(1, index).squeeze(1), action.to(state.actions.device)
+        is_other = ~torch.isclose(action, chosen, atol=1e-4).all(1)  # environments round actions
+        return state._replace(num_taken=state.num_taken.masked_fill(is_other, self.size))
 
     def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
         """Return noise ``[N, h A]`` for the next chunks; None in evaluations. ``steps`` as in :class:`ChunkState`."""

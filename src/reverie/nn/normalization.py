@@ -184,12 +184,12 @@ def add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tenso
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
     add_rows(moments, x)
     mean, std = mean_and_std(moments)
-    inverse = 1 / std.masked_fill(are_constant(mean, std), 1.0)
+    inverse = 1 / std.masked_fill(_are_constant(mean, std), 1.0)
     shift.copy_(mean.view(shift.shape), non_blocking=True)
     factor.copy_(inverse.view(shift.shape), non_blocking=True)
 
 
-def are_constant(mean: Tensor, std: Tensor) -> Tensor:
+def _are_constant(mean: Tensor, std: Tensor) -> Tensor:
     """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
     return std <= (CONSTANT_RTOL * mean.abs()).clamp(min=CONSTANT_ATOL)
 
@@ -252,7 +252,7 @@ class ObsNormalizer(nn.Module):
     def _warn(self) -> None:
         """Warn about constant inputs, often a missing sensor or too large units."""
         for key, part in self.each:
-            if len(index := torch.nonzero(are_constant(*part.mean_and_std()))):
+            if len(index := torch.nonzero(_are_constant(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
                     f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change "

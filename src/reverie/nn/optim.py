@@ -63,20 +63,6 @@ def register_scheduled(module: nn.Module, name: str, rate: ScheduledFloat) -> No
     vars(module).setdefault("ramps", {})[name] = rate
 
 
-def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
-    """Copy a saved state into the tensors of the same names."""
-    for name in sorted(moments.keys() | state.keys()):
-        had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
-        if had != has or (name == "shapes" and not torch.equal(state[name].cpu(), moments[name])):
-            raise RunError(
-                f"optimizer state '{name}' is {had if had != has else 'of other parameters'} in the checkpoint, and "
-                f"{has} here: it was saved with other networks. Load it with the settings it was trained with."
-            )
-    with torch.no_grad():
-        for name, tensor in moments.items():
-            tensor.copy_(state[name])
-
-
 MAX_NAMES = 4
 """Maximum number of parameters that an error names."""
 
@@ -185,7 +171,24 @@ class Optimizer(NotesChanges, ABC):
         """Return the moments, in the order of the parameters, and the number of updates."""
 
     def load_state_dict(self, state: State) -> None:
-        load_moments(self.state_dict(), state)
+        """Copy a saved state. Raise RunError if it is of another optimizer, or of other parameters."""
+        moments = self.state_dict()
+        saved, current = (", ".join(sorted({name.partition(".")[0] for name in x})) for x in (state, moments))
+        if saved != current:
+            raise RunError(
+                f"the optimizer of the checkpoint has {saved}: expected {current}. Another version of reverie saved "
+                "it. Start a new run from its networks: --init-from RUN --init-modules '.*'."
+            )
+        for name in sorted(moments.keys() | state.keys()):
+            had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
+            if had != has or (name == "shapes" and not torch.equal(state[name].cpu(), moments[name])):
+                raise RunError(
+                    f"optimizer state '{name}' is {had if had != has else 'of other parameters'} in the checkpoint, "
+                    f"and {has} here: it was saved with other networks. Load it with the settings it was trained with."
+                )
+        with torch.no_grad():
+            for name, tensor in moments.items():
+                tensor.copy_(state[name])
 
 
 # ---------------------------------------------------------------------- moments as flat vectors

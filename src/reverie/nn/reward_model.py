@@ -55,6 +55,8 @@ class RewardModel(nn.Module, ABC):
     """Whether the networks also read the action."""
     report: str = ""
     """How well held-out answers are predicted."""
+    zero: str = "mean"
+    """Which reward of the clips is 0, if answers do not tell."""
     updates: int = UPDATES
     """Updates of each network."""
     min_answers: Mapping[str, int] = MIN_ANSWERS
@@ -135,17 +137,19 @@ class PreferenceReward(RewardModel):
     """The reward of an action by preferences between clips, see :func:`preference_loss`.
 
     It is the mean of networks with outputs between -1 and 1, standardized over the clips: Christiano et al. 2017,
-    section 2.2.3, whose ensemble is fitted to bootstrap samples instead.
+    section 2.2.3, whose ensemble is fitted to bootstrap samples instead. Comparisons of equally long clips do not tell
+    which reward is worth as much as the end of an episode: the ``zero`` is the ``mean`` reward of the clips, the
+    ``lowest`` or the ``highest``.
     """
 
     values: ClassVar[dict[str, float]] = {"first": 1.0, "second": 0.0, "tie": 0.5}
     has_actions: ClassVar[bool] = True
-    mean: Tensor
     std: Tensor
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
         super().__init__(obs_spec, action_spec)
-        self.register_buffer("mean", torch.zeros(()))
+        for name in ("mean", "lowest", "highest"):
+            self.register_buffer(name, torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
 
     def fit(self, clips: Batch, values: Tensor, is_chosen: Tensor) -> None:
@@ -162,7 +166,9 @@ class PreferenceReward(RewardModel):
 
         differences = self._fit_members([torch.arange(n)], values, compare, preference_loss)
         with torch.no_grad():
-            self.std, self.mean = torch.std_mean(self(obs, action).tanh().mean(0))
+            outputs = self(obs, action).tanh().mean(0)  # [2 n, T-1]
+            self.std, self.mean = torch.std_mean(outputs)
+            self.lowest, self.highest = outputs.aminmax()
         values = values.cpu()
         is_right = ((differences > 0) == (values > 0.5))[(values != 0.5) & ~is_chosen]
         if not len(is_right):
@@ -184,7 +190,7 @@ class PreferenceReward(RewardModel):
     def relabel(self, batch: Batch) -> Batch:
         with torch.no_grad():
             outputs = self(obs_before(batch.obs), batch.action[:, :-1]).tanh().mean(0)  # [B, T-1]
-        reward = F.pad((outputs - self.mean) / self.std, (1, 0))  # row t + 1 has the reward of action t
+        reward = F.pad((outputs - getattr(self, self.zero)) / self.std, (1, 0))  # row t + 1 has that of action t
         return replace(batch, reward=reward.masked_fill(batch.is_first, 0.0))
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast, Finite, Within
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.cnn import ImageEncoder
@@ -37,6 +38,15 @@ class LatentNetworkConfig(NetworkConfig):
     """Size of each softmax in the latent, which consists of L / simplex of them."""
     bins: Annotated[int, AtLeast(2)] = 101
     """Number of bins of the distributions of rewards and values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.latent % self.simplex:
+            raise ConfigError(
+                f"networks.latent = {self.latent}, networks.simplex = {self.simplex}: the latent consists of softmaxes "
+                f"of {self.simplex} numbers. Use a multiple, such as networks.latent = "
+                f"{-(-self.latent // self.simplex) * self.simplex}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

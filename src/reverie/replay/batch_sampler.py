@@ -107,10 +107,8 @@ class BatchSampler:
         new = len(queued)
         if len(self.samplers) == 1:  # independent draws: some are replaced, as joining tensors takes 15 us
             handles = next(iter(self.samplers.values())).draw(batch, out)
-            if new == 1:
-                handles[0] = queued[0]  # by NumPy it takes 1 us more
-            elif new:
-                handles.numpy()[:new] = queued
+            if new:
+                handles.numpy()[:new] = queued[0] if new == 1 else queued  # a list takes longer
         else:
             counts = self.rng.multinomial(batch - new, self.shares).tolist()
             drawn = [sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)]

@@ -204,8 +204,8 @@ class HumanConfig(Config):
     action, which returns another action or None; in Python also a `reverie.Person`. Empty: nobody, or somebody in the
     environment."""
     fraction: Annotated[float | None, Within("[0, 1]")] = None
-    """Fraction of each batch that begins with a person's actions or is recorded, rounded to whole windows; the rest is
-    drawn from all collected rows. None: with a person 0.5, of bc 1, of world models 0; else 0."""
+    """Fraction of each batch that has a person's actions or is recorded, rounded to whole windows; the rest is drawn
+    from all collected rows. None: with a person 0.5, of bc 1, of world models 0; else 0."""
     min_rows: Annotated[int, AtLeast(1)] = 50
     """Windows of a person's actions in the replay before they have a fraction of their own."""
     intervention_reward: float = 0.0

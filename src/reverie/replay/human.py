@@ -1,4 +1,4 @@
-"""Learning from a person: batches of which a share begins with the person's actions, and the penalty of takeovers."""
+"""Learning from a person: batches of which a share has the person's actions, and the penalty of takeovers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from reverie.core.specs import IS_INTERVENTION
+from reverie.core.specs import IS_IMITATED, IS_INTERVENTION
 from reverie.core.types import Batch, Update
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import HumanConfig
@@ -67,6 +67,10 @@ class TaggedSource:
             parts.append((self.collected, self.collected.sample(count)))
         self._drawn = [(source, len(part.index)) for source, part in parts]
         joined = concat_batches([part for _, part in parts])
+        if self.collected.window.length > 2 and num_recorded < share:
+            is_imitated = torch.ones_like(joined.is_last)
+            is_imitated[num_recorded:share] = joined.extras[IS_INTERVENTION][num_recorded:share]
+            joined = replace(joined, extras={**joined.extras, IS_IMITATED: is_imitated})
         return penalize_takeovers(joined, self.config) if self.config.intervention_reward else joined
 
     def feedback(self, index: Tensor, update: Update) -> None:

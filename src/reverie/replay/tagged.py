@@ -12,7 +12,7 @@ from reverie.replay.windows import HandleQueue, Windows
 
 
 class TaggedWindows:
-    """The windows of a replay that begin with a person's action; of learners of whole rows, those that contain one.
+    """The windows of a replay in whose learned rows a person acted.
 
     They follow from the column ``is_intervention``, which is read once for each window: a second index, no second
     storage.
@@ -43,11 +43,11 @@ class TaggedWindows:
         return len(self.queue)
 
     def _has_tag(self, handles: np.ndarray) -> np.ndarray:
-        """Return whether a person acted in the first learned row of the windows ``handles`` ``[n]``, or in any."""
+        """Return whether a person acted in a learned row of the windows ``handles`` ``[n]``."""
         window, storage = self.window, self.windows.storage
         rows, streams = np.divmod(handles, storage.streams)
         rows = rows + window.context
-        width = window.rows - window.context if window.learns_rows else 1
+        width = window.length if window.learns_rows else window.length - 1
         begin = int(rows.min())
         tags = storage.read(begin, int(rows.max()) + width, [IS_INTERVENTION])[IS_INTERVENTION]  # [N, n]
         counts = np.pad(tags.astype(np.int64).cumsum(1), ((0, 0), (1, 0)))

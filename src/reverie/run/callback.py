@@ -92,7 +92,7 @@ class Callback:
     state. Its use of the global random generators does not affect the run. Its errors end the run, after a checkpoint.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if unknown := [name for name in vars(cls) if name.startswith("on_") and not hasattr(Callback, name)]:
             raise ConfigError(
@@ -153,7 +153,7 @@ class CallbackList:
         """Names of the modules that define them."""
         return [*dict.fromkeys(type(callback).__module__ for callback in self.named.values())]
 
-    def call(self, hook: str, *args: Any) -> None:
+    def call(self, hook: str, *args: object) -> None:
         """Call the method ``hook`` of each callback."""
         for callback in self.named.values():
             with preserve_rng_state():

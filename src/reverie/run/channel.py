@@ -61,7 +61,8 @@ class PageChannel:
         self._pressed: np.ndarray | None = None  # the flat action of held keys
         self._tapped: np.ndarray | None = None  # the newest one that was not taken yet
         self._mark: bool | None = None
-        self._is_paused = self._is_over = self._is_lost = False
+        self._paused_by: int | None = None
+        self._is_over = self._is_lost = False
         self._legal: np.ndarray | None = None
         self._actors: deque[str] = deque(maxlen=MAX_SHOWN_ROWS)
         self._row: dict[str, Any] = {"episode": 0, "row": 0, "reward": 0.0, "score": 0.0, "numbers": {}}
@@ -143,7 +144,7 @@ class PageChannel:
     def _wait_for_action(self) -> np.ndarray | None:
         while not self._stop():
             time = self._end_lease()
-            if self._is_paused:
+            if self._paused_by is not None:
                 self.wait(SLICE_SECONDS)
                 continue
             if self._owner is None:
@@ -192,12 +193,12 @@ class PageChannel:
             return self._count
 
     def leave(self, page: int) -> None:
-        """Forget a page: what it held acts by itself again, and after the last page, a pause ends."""
+        """Forget a page: what it held acts by itself again, and its pause ends."""
         with self._changed:
             del self._pages[page]
             if self._owner == page:
                 self._release(is_lost=True)
-            self._is_paused &= bool(self._pages)
+            self._paused_by = None if self._paused_by == page else self._paused_by
             self._changed.notify_all()
 
     def describe(self, page: int, number: int) -> tuple[dict[str, Any], np.ndarray | None]:
@@ -207,7 +208,7 @@ class PageChannel:
             owner = "" if self._owner is None else "you" if self._owner == page else "other"
             flat = self._pressed if self._pressed is not None else self._idle
             return self._shown | {
-                "number": self._number, "owner": owner, "paused": self._is_paused, "hz": self.hz,
+                "number": self._number, "owner": owner, "paused": self._paused_by is not None, "hz": self.hz,
                 "actors": "".join(self._actors), "legal": None if self._legal is None else self._legal.tolist(),
                 "action": None if flat is None else flat.tolist(),
             }, self._picture if self._number > number else None  # fmt: skip
@@ -269,7 +270,7 @@ class PageChannel:
 
     def _read_flat(self, action: object) -> np.ndarray:
         flat = np.asarray(action)
-        if flat.dtype.kind not in "if" or flat.shape != (self.spec.width,) or not (np.abs(flat) <= 1).all():
+        if flat.dtype.kind not in "if" or flat.shape != (self.spec.width,) or not ((flat >= -1) & (flat <= 1)).all():
             raise DataError(f"action = {short_repr(action)}: expected {self.spec.width} numbers in [-1, 1].")
         flat = flat.astype(np.float32)
         for key, cut in self.spec.categorical_slices():
@@ -285,7 +286,7 @@ class PageChannel:
     def _pause(self, page: int, on: object) -> None:
         if not isinstance(on, bool):
             raise DataError("on: expected true or false.")
-        self._is_paused, self._due = on, self.clock()
+        self._paused_by, self._due = page if on else None, self.clock()
 
     def _set_pace(self, page: int, hz: object) -> None:
         if isinstance(hz, bool) or not isinstance(hz, int | float) or not 0 <= hz <= MAX_HZ:

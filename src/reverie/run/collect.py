@@ -29,11 +29,11 @@ from reverie.core.protocols import (
     ScheduledPolicy,
 )
 from reverie.core.signing import is_mine, sign
-from reverie.core.specs import MASK_KEY, ActionSpec, has_players
+from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, has_players
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
 from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
-from reverie.run.takeovers import SUCCESS, ActionChannel, TakeoverCounter
+from reverie.run.takeovers import ActionChannel, TakeoverCounter
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
@@ -146,7 +146,7 @@ class EnvCollector:
         is_terminal[0] = True
         self._step = replace(step, reward=reward, is_terminal=is_terminal)
         logged = self.env.episode_info
-        self._logged = {**logged, 0: {**logged.get(0, {}), SUCCESS: float(is_success)}}
+        self._logged = {**logged, 0: {**logged.get(0, {}), SUCCESS_RATE: float(is_success)}}
 
     def settle(self) -> None:
         """Wait for the pending rows, which can change the actions of the newest stored rows; without an error."""
@@ -462,7 +462,7 @@ class DeviceCollector(EnvCollector):
             raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
         if count:
             known = any(flags is not None for flags in successes)
-            info = {"success_rate": np.array([success / count])} if known else {}
+            info = {SUCCESS_RATE: np.array([success / count])} if known else {}
             means, counts = np.array([[score], [length]]) / count, np.array([[count], [longest]])
             self.finished.append(Episodes(means[0], means[1], counts[0], counts[1], info))
         return int(steps)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from reverie.core.protocols import Env
-from reverie.core.specs import PLAYER_KEY, mover_sign
+from reverie.core.specs import PLAYER_KEY, SUCCESS_RATE, mover_sign
 from reverie.core.types import State, Step, count_set
 
 TERMINATED = "terminated"
@@ -43,7 +43,7 @@ class Episodes:
 
     def rows(self) -> list[dict[str, float]]:
         """Return an entry of episodes.jsonl for each episode; for several episodes, their means and their number."""
-        info = {"success" if name == "success_rate" else name: column for name, column in self.info.items()}
+        info = {"success" if name == SUCCESS_RATE else name: column for name, column in self.info.items()}
         columns = {"return": self.score, "length": self.length, **info, "episodes": self.count}
         entries = [dict(zip(columns, row, strict=True)) for row in np.stack([*columns.values()], 1).tolist()]
         if (self.count != 1).any():
@@ -109,7 +109,7 @@ class EpisodeCounter:
             self.totals[:, step.is_first.numpy(force=True)] = 0.0
         return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else np.zeros(0, int)
 
-    def find(self, chosen: np.ndarray, steps: int = 1) -> np.ndarray:
+    def find(self, chosen: np.ndarray, steps: float = 1) -> np.ndarray:
         """Return the numbers of the environments ``chosen`` ``[N]`` whose episodes have at least this many steps."""
         return np.flatnonzero(chosen & (self.totals[1] >= steps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -179,20 +180,23 @@ def evaluate(
     toward short ones. ``record`` is called with each frame of environment 0's first episode, and its results are kept,
     if all frames have the same size. Exploration schedules continue from ``env_steps``; they matter only in mode
     ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
-    None: never.
+    None: never. If ``env`` cannot end it, its further rows count for nobody, and all environments begin new episodes
+    once none plays one that counts.
 
     In games of two players, ``policy`` plays against ``opponent``, half of the games in each seat; None: against random
     moves, and its strength is measured, if the solution of the game is known.
     """
     num_takeovers: Any = 0
     num_turns = 0
-    max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
+    max_steps = math.inf if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     player, policy = policy, with_opponent(env, policy, opponent, quota, seed or 0)
     played: list[list[tuple[float, int, dict[str, float]]]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
     step, counter = env.reset(seed), EpisodeCounter(env.num_envs, has_players(env.obs_spec))
     state, cut = initial_state(policy, env.num_envs, env_steps), set[tuple[int, int]]()  # environment, episode
+
+    is_cut = np.zeros(env.num_envs, bool)  # where an episode that was cut off goes on
 
     def finish(numbers: Iterable[int]) -> None:
         for i in numbers:
@@ -202,13 +206,20 @@ def evaluate(
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:
             frames.append(record(frame))
-        finish(counter.add(step, read_exact_rewards(env, step)).tolist())
-        if max_steps is not None and (late := counter.find(~step.is_last.numpy(force=True), max_steps).tolist()):
-            step = env.truncate(step, late)
-            cut |= {(i, len(played[i])) for i in late}
-            finish(late)
-        if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
+        ended = counter.add(step, read_exact_rewards(env, step))
+        finish(ended[~is_cut[ended]].tolist())
+        is_cut[ended] = False
+        late = counter.find(~is_cut & ~step.is_last.numpy(force=True), max_steps).tolist()
+        step = env.truncate(step, late) if late and env.can_end_one else step
+        is_cut[late] = not env.can_end_one
+        cut |= {(i, len(played[i])) for i in late}
+        finish(late)
+        is_done = np.array([len(mine) >= count for mine, count in zip(played, quota, strict=True)])
+        if is_done.all():
             break
+        if (is_done | is_cut).all():
+            step, is_cut[:] = env.reset(), False
+            continue
         _, step, state = take_turn(env, policy, step, state, mode)
         num_turns += 1
         if env.executed_actions is not None:
@@ -227,7 +238,7 @@ def evaluate(
         info=[info for _, _, info in chosen] if any(info for _, _, info in chosen) else [],
         intervention_rate=int(num_takeovers) / max(1, num_steps),
         cut_off=cut_off,
-        most_steps=max_steps if cut_off else None,
+        most_steps=int(max_steps) if cut_off else None,
     )
     if policy is player:
         return evaluation

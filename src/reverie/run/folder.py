@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -16,9 +17,9 @@ import yaml
 
 from reverie.core import wall_clock
 from reverie.core.config import nest
-from reverie.core.documents import near, read_json
+from reverie.core.documents import LIBYAML_LOADER, near, read_json
 from reverie.core.documents import read_yaml as read_yaml
-from reverie.core.errors import RunError, short_repr
+from reverie.core.errors import ConfigError, RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
 from reverie.core.imports import check_module, is_module_name, names_in, texts_in, trust_file_of
 from reverie.core.locations import check_location, is_plain, trust_locations
@@ -27,9 +28,8 @@ from reverie.core.logger import logger
 from reverie.core.specs import diff_bounds, diff_specs
 from reverie.core.version import version
 
-YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAML_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""Those of libyaml, if it is there: ten times as fast. For our own values alone: deep nesting can crash it."""
+"""That of libyaml, if it is there: ten times as fast. For our own values alone: deep nesting can crash it."""
 SCHEMA = 1
 """Version of config.yaml. A newer version is rejected."""
 
@@ -105,12 +105,22 @@ def folder_name(name: str) -> str:
 
 SWEEP_FILE = "sweep.yaml"
 """File in the folder of a sweep: its settings and environments. Their runs are in SETTING/ENVIRONMENT/seed-0."""
+MAX_RUNS = 10_000
+"""Maximum number of runs of a sweep, a search, or seeds: each has a folder and a process."""
+
+
+def check_num_runs(source: object, *counts: int) -> None:
+    """Check the number of runs that ``source`` asks for, the product of ``counts``; ConfigError if it is too large."""
+    if (total := math.prod(counts)) > MAX_RUNS:
+        raise ConfigError(f"{source}: expected at most {MAX_RUNS:,} runs, but these are {total:,}. Split them.")
 
 
 def list_sweep(path: Path) -> dict[tuple[str, str], Path]:
     """Return the folders of the sweep in ``path`` by the names of setting and environment; {} if it is none."""
     values = read_yaml(path / SWEEP_FILE) if (path / SWEEP_FILE).is_file() else {}
-    names = [[*map(str, values.get(key) or ())] for key in ("settings", "environments")]
+    sections = [values.get(key) for key in ("settings", "environments")]
+    names = [[*map(str, section)] if isinstance(section, Mapping | list) else [] for section in sections]
+    check_num_runs(path / SWEEP_FILE, *map(len, names))
     return {(x, y): path / folder_name(x) / folder_name(y) for x in names[0] for y in names[1]}
 
 
@@ -292,7 +302,7 @@ def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> Non
 def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain settings as they are read from config.yaml: with lists instead of tuples."""
     text = yaml.dump(dict(settings), Dumper=YAML_DUMPER, sort_keys=False)
-    plain: dict[str, Any] = yaml.load(text, YAML_LOADER)  # both are safe
+    plain: dict[str, Any] = yaml.load(text, LIBYAML_LOADER)  # both are safe
     return plain
 
 
@@ -351,7 +361,7 @@ def check_locations(settings: Mapping[str, Any], source: object, folder: Path | 
 def _locations(settings: Mapping[str, Any], folder: Path | None) -> list[tuple[str, Path | None]]:
     """Return the texts in settings that may be locations, each with the folder that must contain it, if any."""
     read = texts_in([settings.get(name) for name in ("data", "heldout_data", "replay")])
-    written = str((settings.get("replay") or {}).get("store_path", "auto"))
+    written = str(_section(settings, "replay").get("store_path", "auto"))
     stores = [] if written in ("auto", "none") else [(written, folder)]  # rows are written there
     return [*((text, None) for text in read), *stores]
 
@@ -359,7 +369,7 @@ def _locations(settings: Mapping[str, Any], folder: Path | None) -> list[tuple[s
 def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
     """Return the texts in settings that may name classes, ``module:Class``, by their kind."""
     settings, custom = saved.experiment, saved.custom
-    env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
+    env, eval_env = _section(settings, "env"), settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
     return {
         "env": _class_names(env.get("id"), custom.get("env")),
@@ -368,11 +378,17 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
         + names_in(eval_env.get("kwargs")),
         "algo": _class_names(saved.algorithm) + _words_like_classes(settings.get("algo")),
         "experience": _class_names(settings.get("experience")),
-        "data": _class_names((settings.get("data") or {}).get("reader")),
+        "data": _class_names(_section(settings, "data").get("reader")),
         "callbacks": _class_names(settings.get("callbacks")),
-        "human": _class_names((settings.get("human") or {}).get("person")),
+        "human": _class_names(_section(settings, "human").get("person")),
         "replay": _words_like_classes(settings.get("replay")),
     }
+
+
+def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of the settings of a file; {} if it is something else, which merging refuses."""
+    section = settings.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _words_like_classes(settings: object) -> list[str]:
@@ -382,7 +398,7 @@ def _words_like_classes(settings: object) -> list[str]:
     return [token for token, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
-def _class_names(*values: Any) -> list[str]:
+def _class_names(*values: object) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings in parentheses after it."""
     names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]

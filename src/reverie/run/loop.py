@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
 from reverie.core.tree import flatten_named
-from reverie.core.types import Batch, Update
+from reverie.core.types import Batch
 from reverie.run.config import Schedule
 from reverie.run.episodes import CollectorProtocol
 from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_metric_names
@@ -91,7 +90,7 @@ def train_loop(
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
                 clock.updates += 1
-                keep.check_losses(update, batch)
+                keep.check.add(update.metrics, clock.updates, batch)
                 meter.add(update.metrics)
                 if update.rollout_done is not None and bool(update.rollout_done):  # the rollout is no longer needed
                     break
@@ -125,13 +124,6 @@ class _Keep:
 
     def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: SaveFn | None) -> None:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
-        self.bad_batch: Batch | None = None  # of the first update on a CPU with a loss that is not finite
-
-    def check_losses(self, update: Update, batch: Batch) -> None:
-        """Check the losses of the newest update; keep a copy of its ``batch`` if they are not finite."""
-        self.check.add(update.metrics, self.clock.updates)
-        if self.check.read and self.bad_batch is None:
-            self.bad_batch = batch.map(Tensor.clone)  # the next batch is written to the same memory
 
     def stop_if_bad_loss(self) -> None:
         """Raise DivergedError if a loss since the run's start was not finite."""
@@ -149,9 +141,9 @@ class _Keep:
 
     def _save_batch(self, path: Path) -> str:
         """Save the batch of the first loss that was not finite next to the checkpoint ``path``; return a remark."""
-        if self.bad_batch is None or not path.is_dir():
+        if self.check.batch is None or not path.is_dir():
             return ""
-        save_file({name: x.contiguous() for name, x in flatten_named(self.bad_batch).items()}, path / BATCH)
+        save_file({name: x.contiguous() for name, x in flatten_named(self.check.batch).items()}, path / BATCH)
         return f", with the batch of that update in {BATCH}"
 
     def save(self) -> Path | None:

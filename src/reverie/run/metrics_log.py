@@ -20,7 +20,7 @@ from reverie.core.errors import DataError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
-from reverie.core.types import MetricVector, read_scalars
+from reverie.core.types import Batch, MetricVector, read_scalars
 from reverie.run.episodes import CollectorProtocol, Episodes, join_episodes
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "human", "time", "step", "env/restarts",
@@ -171,15 +171,16 @@ class FiniteCheck:
     def __init__(self, learner: object = None) -> None:
         """``learner``: the module whose parameters and optimizer moments are checked; other objects have none."""
         self.learner = learner
-        self.read: dict[
-            str, tuple[int, float]
-        ] = {}  # the first update at which each term was not finite, and its value
+        self.read: dict[str, tuple[int, float]] = {}
+        """The first update at which each term was not finite, and its value."""
+        self.batch: Batch | None = None
+        """A copy of the batch of the first of these updates, on a CPU."""
         self.seen: dict[tuple[str, ...], FirstNonFinite] = {}
         self._pending: dict[tuple[str, ...], list[tuple[int, Tensor]]] = {}  # by the names of the values
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
-    def add(self, metrics: Mapping[str, Tensor], update: int) -> None:
-        """Check the loss terms of update number ``update``, counted from 1."""
+    def add(self, metrics: Mapping[str, Tensor], update: int, batch: Batch | None = None) -> None:
+        """Check the loss terms of update number ``update``, counted from 1, on ``batch``."""
         names, numbers = read_scalars(metrics)
         terms = self._terms.get(names)
         if terms is None:
@@ -193,6 +194,8 @@ class FiniteCheck:
             for name, value in zip(names, numbers, strict=True):
                 if name in terms and not math.isfinite(value):
                     self.read.setdefault(name, (update, value))
+            if self.read and self.batch is None and batch is not None:
+                self.batch = batch.map(Tensor.clone)  # the next batch is written to the same memory
 
     def _watch(self, metrics: Mapping[str, Tensor], terms: tuple[str, ...], update: int) -> None:
         if isinstance(metrics, MetricVector):

@@ -119,8 +119,7 @@ def _list_run_facts(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return names and texts of all that can make the results of two runs differ; "on, then off" if it changed."""
     values: dict[str, dict[str, None]] = {}
     for entry in entries:
-        git = entry.get("git") or {}
-        commit = {"git": f"{str(git.get('commit'))[:10]}{'' if git.get('clean') else ' with changes'}"} if git else {}
+        commit = {"git": str(git)[:10]} if (git := entry.get("git")) else {}
         for name, text in {**_list_facts(entry), **commit}.items():
             values.setdefault(name, {})[text] = None
     return {name: ", then ".join(texts) for name, texts in values.items()}
@@ -194,21 +193,17 @@ def _format_command() -> str:
     return shlex.join([*(["reverie"] if Path(name).stem in ("reverie", "__main__") else ["python", name]), *words])
 
 
-def _read_git(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of the repository around ``folder``, and whether its files are as in it; None if unknown.
+def _read_git(folder: Path) -> str | None:
+    """Return the commit of the repository around ``folder``; None if unknown.
 
-    New files do not count: a run writes some.
+    Nothing else is asked: ``git status`` runs filters that the settings of a stranger's repository name.
     """
     if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return None
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch"]
     try:
-        done = subprocess.run(
-            [*command, "--untracked-files=no"], cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS,
+        return subprocess.run(
+            ["git", "rev-parse", "--verify", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS,
             stdin=subprocess.DEVNULL, check=True,
-        )  # fmt: skip
+        ).stdout.strip()  # fmt: skip
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return None
-    lines = done.stdout.splitlines()
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
-    return {"commit": commit, "clean": all(line.startswith("#") for line in lines)}

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from reverie.core import wall_clock
 from reverie.core.protocols import Env
+from reverie.core.specs import SUCCESS_RATE
 from reverie.core.types import ExecutedActions, State, Step
-
-SUCCESS = "success_rate"
-"""Name of the success of an episode among its logged values."""
 
 
 class ActionChannel(Protocol):
@@ -84,9 +82,9 @@ class TakeoverCounter:
         """
         entries = dict(logged)
         for number in numbers:
-            if SUCCESS in (entry := entries.get(number, {})):
-                name = f"{SUCCESS}_{'assisted' if self._assisted[number] else 'alone'}"
-                entries[number] = {**entry, name: entry[SUCCESS]}
+            if SUCCESS_RATE in (entry := entries.get(number, {})):
+                name = f"{SUCCESS_RATE}_{'assisted' if self._assisted[number] else 'alone'}"
+                entries[number] = {**entry, name: entry[SUCCESS_RATE]}
             self._assisted[number] = False
         return entries
 

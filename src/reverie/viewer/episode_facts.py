@@ -26,8 +26,8 @@ from reverie.core.errors import ReverieError, count_noun
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, has_players, mover_sign
 from reverie.core.types import FLAGS, Batch, Step
-from reverie.envs.episode_info import SUCCESS_KEYS
-from reverie.envs.goal_tasks import TASK_OPTION, GoalTasks
+from reverie.envs.episode_info import SUCCESS_KEYS, TASK
+from reverie.envs.goal_tasks import GoalTasks
 from reverie.envs.make import make_gym
 from reverie.envs.render import is_picture, limited_size
 from reverie.envs.wrappers import wrapper_stack
@@ -79,7 +79,7 @@ class EpisodeLook(NamedTuple):
     batch: Batch | None
     """The rows ``[1, T]``; None if there are too many."""
     lines: dict[str, np.ndarray]
-    """The return that came and the critic's values, ``[T]``; {} without a critic."""
+    """The return that came and the critic's values, ``[T]``; {} without a critic of these rewards."""
     fall: int | None
     """The row to which the value falls most: see :func:`~reverie.agent.dream_strip.find_fall`."""
     gap: float
@@ -136,7 +136,7 @@ def _list_tasks(env: gymnasium.Env[Any, Any]) -> tuple[int | None, ...]:
 
 def _task_options(task: int | None) -> dict[str, Any] | None:
     """Return the options of ``env.reset`` that choose a task."""
-    return None if task is None else {TASK_OPTION: task}
+    return None if task is None else {TASK: task}
 
 
 def _success(last: PlayedStep) -> bool | None:
@@ -224,7 +224,7 @@ def _ask_critic(agent: Agent, batch: Batch, is_terminal: bool) -> tuple[dict[str
     plain = batch.reward[0].numpy()
     rewards = critic_rewards(agent, plain)
     values, gaps = _values(agent, batch)
-    if np.isnan(values).any():
+    if np.isnan(rewards).any() or np.isnan(values).any():
         return nothing
     fall = find_fall(rewards, values, value_discount(agent), is_terminal)
     strip = make_value_strip(rewards, values, gaps, value_discount(agent), is_terminal)

@@ -16,14 +16,13 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import to_uint8_image
-from reverie.agent.goal_input import GOAL_NAME
 from reverie.agent.reaching import in_chunks, nearest_subgoal
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core import wall_clock
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.spaces import column, columns_to_nested, iter_leaves
-from reverie.core.specs import DESIRED_GOAL, GOAL, without_mask
+from reverie.core.specs import DESIRED_GOAL, GOAL, GOAL_KEY, without_mask
 from reverie.core.types import Obs, Step
 from reverie.envs.make import SpacesOnlyEnv
 from reverie.log.strip import COLUMNS, Strip, choose_columns
@@ -123,7 +122,7 @@ class TowardGoal:
         self.source = source
         self.goal = goal
         if callable(set_attr := getattr(source, "set_attr", None)) and (nested := _option(agent, goal)) is not None:
-            set_attr("reset_options", {GOAL_NAME: nested})
+            set_attr("reset_options", {GOAL_KEY: nested})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
@@ -143,12 +142,12 @@ class TowardGoal:
 def _option(agent: Agent, goal: Obs) -> Any:
     """Return a goal as the environment observes it; None if it has no such observation or resizes pictures."""
     space = agent.observation_space
-    if not isinstance(space, spaces.Dict) or GOAL_NAME not in space.spaces:
+    if not isinstance(space, spaces.Dict) or GOAL_KEY not in space.spaces:
         return None
-    goal_space, arrays = space[GOAL_NAME], {name: values[0].numpy() for name, values in goal.items()}
-    if any(arrays[column(GOAL_NAME, path)].shape != leaf.shape for path, leaf in iter_leaves(goal_space)):
+    goal_space, arrays = space[GOAL_KEY], {name: values[0].numpy() for name, values in goal.items()}
+    if any(arrays[column(GOAL_KEY, path)].shape != leaf.shape for path, leaf in iter_leaves(goal_space)):
         return None
-    return columns_to_nested(goal_space, arrays, GOAL_NAME)
+    return columns_to_nested(goal_space, arrays, GOAL_KEY)
 
 
 # ---------------------------------------------------------------------- recorded states

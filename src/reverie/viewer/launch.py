@@ -139,7 +139,7 @@ def open_page(channel: PageChannel, run: Path, title: str, questions: LabelSessi
     file.unlink(missing_ok=True)
     try:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as content:
-            json.dump({"url": url, "pid": os.getpid()}, content)
+            json.dump({"url": url}, content)
         # Others can read the log of a seed.
         logger.info(f"take over at {f'the link of reverie view {run} --live' if PARENT_PID else url}")
         yield url

@@ -60,8 +60,17 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     return values | ({} if actor is None else probabilities(actor(obs)))
 
 
+def learns_rows_rewards(agent: Agent) -> bool:
+    """Return whether the critic's values are returns of the environment's rewards, and of nothing else."""
+    c = agent.config
+    learns_others = c.reward or c.human.intervention_reward or getattr(c.algo, "entropy_backup", False)
+    return not learns_others and getattr(agent.algo, "learns_rows_rewards", True)
+
+
 def critic_rewards(agent: Agent, rewards: np.ndarray) -> np.ndarray:
-    """Return the rewards of an episode's rows ``[T]`` in the units of the critic's values."""
+    """Return the rewards of an episode's rows ``[T]`` in the units of the critic's values; NaN if it learns others."""
+    if not learns_rows_rewards(agent):
+        return np.full(len(rewards), np.nan, np.float32)
     if (world := getattr(agent.algo, "world", None)) is not None:
         return to_numpy(world.transform.forward(torch.from_numpy(rewards)))
     if not isinstance(agent.algo, ModelFree):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reverie.core import wall_clock
+from reverie.core.documents import read_json
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.lock import is_in_use
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
@@ -21,6 +21,8 @@ from reverie.viewer.comparison import METRICS, GroupKey, group_key, thin_series
 MAX_FOLDER_DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 10_000
 """Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended; most runs whose
 lines are kept."""
+LIVE_PAGE = re.compile(r"http://127\.0\.0\.1:\d{1,5}/[\w-]{22}/live\.html", re.ASCII)
+"""Address of a page, with its token: the file of a stranger names no other."""
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
@@ -58,14 +60,14 @@ def _is_live(run: Path) -> bool:
 def find_live_pages(folder: Path) -> dict[str, str]:
     """Return the addresses of the pages of processes that train the runs in ``folder``, by the names of the runs.
 
-    A page whose process is gone is left out. RunError if there is none.
+    A page is left out if no process of this host has the lock of the run. RunError if there is none.
     """
     pages: dict[str, str] = {}
     for name, run in find_runs(folder).items():
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none, stale, or of another user
-            page = json.loads(RunFolder(run).live.read_text())
-            os.kill(int(page["pid"]), 0)
-            pages[name] = str(page["url"])
+        with contextlib.suppress(RunError):  # none, damaged, or of another user
+            url = str(read_json(RunFolder(run).live).get("url"))
+            if LIVE_PAGE.fullmatch(url) and is_in_use(run, here=True):
+                pages[name] = url
     if not pages:
         raise RunError(f"no process with a page trains in {folder}. Start one with reverie train ... --human page.")
     return pages

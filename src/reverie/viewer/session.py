@@ -24,9 +24,8 @@ from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.masks import check_action_legal
 from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
-from reverie.core.specs import MASK_KEY, PLAYER_KEY, has_players
+from reverie.core.specs import MASK_KEY, PLAYER_KEY, SUCCESS_RATE, has_players
 from reverie.core.types import Obs, Step
-from reverie.envs.episode_info import SUCCESS_RATE
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import take_action, take_turn, to_executed_action
