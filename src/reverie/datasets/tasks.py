@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-TASK_KEYS = ("language_instruction", "instruction", "task_description", "lang", "env_lang", "language", "task")
-"""Names of instructions in robomimic, LIBERO, RoboCasa, RDT and others."""
+TASK_KEYS = (
+    "language_instruction", "instruction", "task_description", "lang", "env_lang", "language", "language_raw", "task",
+)  # fmt: skip
+"""Names of instructions in robomimic, LIBERO, RoboCasa, RoboMIND and others."""
 JSON_KEYS = ("problem_info", "ep_meta")
 """Names of attributes of LIBERO and RoboCasa that contain an instruction as JSON."""
 FAILED = "an episode is marked as failed (success = False) and is read like the others"

@@ -22,7 +22,7 @@ STEP_NUMBERS = re.compile(
 )
 """Names of columns that seem to number the steps of an episode."""
 TIMES = re.compile(
-    r"(.*(time|(?<!up)date|stamp|hour|minute|second|sec|seq)s?|(.*[^a-z])?(ts|day|tick|round|turn|bloc|sequence))"
+    r"(.*(time|(?<!up)date|stamp|hour|minute|second|sec|seq)s?|(.*[^a-z])?(ts|year|day|epoch|tick|round|turn|bloc|sequence))"
     r"([_\-. ]?\W?(s|ms|us|ns|utc|gmt|id|idx|index|no|nr|num|number)\W?)?"
     r"|.*_at|index|__index_level_\d+__|Unnamed: 0|",
     re.IGNORECASE,
