@@ -202,6 +202,13 @@ class Doubled(nn.Module):
         return self.change(state[:, 2:] * self.factor)
 
 
+def hooked():
+    """A module whose output a hook changes, as a module of normalized weights needs its hooks."""
+    module = Doubled(lambda action: action / 2)
+    module.register_forward_hook(lambda module, _, output: output * 2)
+    return module
+
+
 def exported():
     """Like a program of ``torch.export``, which takes seconds to make."""
 
@@ -227,7 +234,7 @@ def batched(returned=lambda action: action):
     "policy",
     [
         Doubled(), Doubled(dtype=torch.float64), Doubled(dtype=torch.bfloat16), Doubled(lambda action: (action, None)),
-        exported(), batched(), counted,
+        exported(), hooked(), batched(), counted,
         lambda obs: torch.tensor(obs[2:], requires_grad=True) * 2,
     ],
 )  # fmt: skip

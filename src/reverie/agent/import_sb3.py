@@ -170,10 +170,10 @@ class SB3Archive:
     @property
     def is_normalized(self) -> bool:
         """See ``seems_normalized``."""
-        kept = {name: self.data[name] for name in ("_last_obs", "_last_original_obs") if self.data.get(name)}
+        latest = {name: self.data[name] for name in ("_last_obs", "_last_original_obs") if self.data.get(name)}
         with contextlib.suppress(Exception):  # arrays of another version of NumPy, which only off-policy agents need
-            kept = {name: read_pickle(base64.b64decode(value[":serialized:"])) for name, value in kept.items()}
-        return seems_normalized({**self.data, **kept, "observation_space": self.observation_space})
+            latest = {name: read_pickle(base64.b64decode(value[":serialized:"])) for name, value in latest.items()}
+        return seems_normalized({**self.data, **latest, "observation_space": self.observation_space})
 
     def tensor(self, name: str) -> Tensor:
         """Return the weights ``name``, and note that they were read."""

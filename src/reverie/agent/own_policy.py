@@ -105,9 +105,14 @@ def _read_policy(policy: Any, space: spaces.Space[Any]) -> Choose:
     return next(form.read(policy, space) for form in FORMS if form.matches(policy))
 
 
-def _read_function(function: Callable[..., Any], space: spaces.Space[Any]) -> Choose:
-    """Return a function that calls ``function`` with one observation, and those other arguments that it takes."""
-    names = _optional_parameters(function)
+def _read_function(
+    function: Callable[..., Any], space: spaces.Space[Any], signature: Callable[..., Any] | None = None
+) -> Choose:
+    """Return a function that calls ``function`` with one observation, and those other arguments that it takes.
+
+    ``signature``: a function that has its parameters; None: itself.
+    """
+    names = _parameters(signature or function)[1:]  # the observation may be called state, too
 
     def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
         arguments = dict.fromkeys(MASK_NAMES, mask) | {"state": memory, "deterministic": deterministic}
@@ -169,7 +174,7 @@ def _read_module(module: Any, space: spaces.Space[Any]) -> Choose:
     tensors = [*module.parameters(), *module.buffers()]
     device = next((x.device for x in tensors), torch.device("cpu"))
     dtype = next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
-    forward, flatten_mask = _read_function(module.forward, space), MaskCodec(space)
+    forward, flatten_mask = _read_function(module, space, module.forward), MaskCodec(space)
 
     def to_tensor(value: object) -> Tensor:
         tensor = torch.as_tensor(np.asarray(value), device=device)
@@ -236,11 +241,6 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):  # of a compiled function
         return []
-
-
-def _optional_parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters after the observation, which may be called state itself."""
-    return _parameters(function)[1:]
 
 
 def _name_of(policy: object) -> str:

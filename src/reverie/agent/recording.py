@@ -20,6 +20,7 @@ from reverie.agent.player import Player, actions_label
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.files import not_of_disk
 from reverie.core.logger import logger
+from reverie.core.masks import mask_in
 from reverie.core.rows import Rows, episode_rows
 from reverie.core.seeding import seeded_rng
 from reverie.core.signals import is_interrupt
@@ -173,6 +174,8 @@ class SampleReader(PlayedReader):
             stack_values(space, [space.sample() for _ in range(count)], root)
             for space, count, root in zip(pair, (2, 1), ("obs", "action"), strict=True)
         )
+        if mask_in(obs) is not None:
+            obs[MASK_KEY][:] = 1  # a random mask can leave no legal action
         step = {"observations": obs, "actions": actions, "rewards": np.zeros(1), "seed": None}
         yield rows_of(step | {"terminations": [True], "truncations": [False]}, pair)
 

@@ -108,16 +108,18 @@ def seems_normalized(attributes: Mapping[str, Any]) -> bool:
     """Return whether an agent with these attributes learned in a VecNormalize, which normalizes observations.
 
     Only on-policy agents keep an original observation for this reason alone. Off-policy agents tell it if their latest
-    observation is outside of its space, and the original one is not.
+    observation has another dtype, or is outside of its space, and the original one is not.
     """
     names = ("_last_obs", "_last_original_obs", "observation_space")
     latest, original, boxes = (_by_key(attributes.get(name)) for name in names)
     if "gae_lambda" in attributes:
         return bool(original)
+    pairs = [(box, original[key], latest[key]) for key, box in boxes.items() if key in latest and key in original]
     return any(
-        isinstance(box, spaces.Box) and box.contains(original[key][0]) and not box.contains(latest[key][0])
-        for key, box in boxes.items() if key in latest and key in original
-    )  # fmt: skip
+        isinstance(box, spaces.Box)
+        and (before.dtype != after.dtype or (box.contains(before[0]) and not box.contains(after[0])))
+        for box, before, after in pairs
+    )
 
 
 def _by_key(values: Any) -> dict[str, Any]:

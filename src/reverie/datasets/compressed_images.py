@@ -48,7 +48,7 @@ def decode_rows(rows: np.ndarray, label: str, row: int = 0) -> np.ndarray:
     return decode_images([bytes(image) for image in rows], label, row)
 
 
-def decoded(column: LazyColumn, label: str) -> LazyColumn:
+def decode_column(column: LazyColumn, label: str) -> LazyColumn:
     """Return a column of compressed images, see :func:`are_images`, as one of arrays; other columns as they are."""
     if not column.shape[0] or not are_images(first := column.read(0, 1)):
         return column

@@ -34,7 +34,7 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded, check_size, open_zip, read_member
 from reverie.datasets.act import REWARDS
-from reverie.datasets.compressed_images import are_images, decoded
+from reverie.datasets.compressed_images import are_images, decode_column
 from reverie.datasets.hdf5 import NUMBERS_OR_BYTES, check_numbers, is_end_flag
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
@@ -131,7 +131,7 @@ class DiffusionPolicyReader(TransitionsReader):
 
         label = f"{self.path}: {DATA}/{name}"
         column = chain_cached(np.diff(edges).tolist(), np.empty((0, *array.shape[1:]), array.dtype), chunk)
-        return check_numbers(decoded(column, label), label)
+        return check_numbers(decode_column(column, label), label)
 
     @cached_property
     def transitions(self) -> Transitions:
@@ -143,10 +143,10 @@ class DiffusionPolicyReader(TransitionsReader):
         self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(flags & ~end)))
         self.add_remark(UNMARKED, int(not done))
         note_disorder(self, self.arrays, self._values, end)
-        others = [name for name in self.arrays if name not in ("action", PROPENSITY, *REWARDS, done)]
-        unused = [name for name in others if self.is_text(name) or is_end_flag(name, self._values(name))]
+        candidates = [name for name in self.arrays if name not in ("action", PROPENSITY, *REWARDS, done)]
+        unused = [name for name in candidates if self.is_text(name) or is_end_flag(name, self._values(name))]
         self.add_remark(f"left out: {', '.join(unused)}", int(bool(unused)))
-        obs_names = [name for name in others if name not in unused]
+        obs_names = [name for name in candidates if name not in unused]
         return Transitions(
             obs={f"obs/{name}": self._column(name) for name in obs_names},
             next_obs={},

@@ -20,7 +20,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.compressed_images import are_images, decode_rows, decoded
+from reverie.datasets.compressed_images import are_images, decode_column, decode_rows
 from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, arrays_below, open_hdf5, reading
@@ -132,7 +132,7 @@ class Hdf5File:
                 self._held[name] = self.handle[name] if mapped is None else mapped
             return np.asarray(self._held[name][start:stop])
 
-        return check_numbers(decoded(LazyColumn(shape, kind, read), label), label)
+        return check_numbers(decode_column(LazyColumn(shape, kind, read), label), label)
 
 
 def check_numbers(column: LazyColumn, label: str) -> LazyColumn:

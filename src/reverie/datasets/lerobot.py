@@ -200,14 +200,12 @@ class LeRobotMetadata:
 
 
 def _flatten(names: object) -> list[str]:
-    """Return nested lists and mappings of names as one list. Numbers in a mapping are places, not names."""
-    items = names
-    if isinstance(names, Mapping):
-        items = list(names.values())
-        if all(isinstance(place, int) for place in items):
-            items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
-        elif all(map(str.isdecimal, names)):
-            items = [names[place] for place in sorted(names, key=int)]  # {"0": "delta_x", "1": "delta_y"}
+    """Return nested lists and mappings of names as one list. Numbers in a mapping are indices, not names."""
+    items: Any = list(names.values()) if isinstance(names, Mapping) else names
+    if isinstance(names, Mapping) and all(isinstance(index, int) for index in items):
+        items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
+    elif isinstance(names, Mapping) and all(map(str.isdecimal, names)):
+        items = [names[index] for index in sorted(names, key=int)]  # {"0": "delta_x", "1": "delta_y"}
     return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
-from reverie.datasets.compressed_images import decoded
+from reverie.datasets.compressed_images import decode_column
 from reverie.datasets.hdf5 import D4RL_ARRAYS, REWARDS, ColumnsReader, check_numbers, is_end_flag
 from reverie.datasets.ogbench import parse_name
 from reverie.datasets.options import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
@@ -59,7 +59,7 @@ def array_column(values: np.ndarray | None, label: str) -> LazyColumn:
         contents = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
         raise DataError(f"{label} contains {contents}: expected an array of numbers.")
     column = LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
-    return check_numbers(decoded(column, label), label)
+    return check_numbers(decode_column(column, label), label)
 
 
 def is_observation(name: str, values: np.ndarray) -> bool:

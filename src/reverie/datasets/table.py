@@ -131,11 +131,6 @@ class TableReader(TransitionsReader):
     has_final_steps: bool = False
     """See ``Transitions``."""
 
-    @property
-    def task_column_name(self) -> str:
-        """The column with the task of each step, if there are several; it is no observation alone."""
-        return ""
-
     @classmethod
     def matches(cls, source: Source) -> bool:
         return source.head in MAGIC or (source.path.suffix.lower() in TEXT_SUFFIXES and not source.is_folder)
@@ -228,6 +223,11 @@ class TableReader(TransitionsReader):
     def declared(self) -> dict[str, Any]:
         """Fields of ``DatasetInfo`` that a table written by reverie declares, of the columns that it names itself."""
         return {} if self.options.columns else declared_fields(self._schema_entry(SCHEMA_DECLARED_KEY), self.path)
+
+    @property
+    def task_column_name(self) -> str:
+        """The column with the task of each step, if there are several; it is no observation alone."""
+        return ""
 
     def env_id(self) -> str:
         return str(self.declared.get("env", ""))
@@ -400,7 +400,7 @@ class TableReader(TransitionsReader):
                 problem = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
                 detail = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
                 disorder = find_disorder(self._unused_names("obs"), self._times, last)
-                order = next((f"{OUT_OF_ORDER.format(name)}." for name, found in disorder.items() if found.back), "")
+                order = next((f"{OUT_OF_ORDER.format(name)}." for name in disorder if disorder[name].back), "")
                 raise DataError(f"{self.path}: {problem}, but {detail}. {order or 'One of the columns is wrong.'}")
 
     @cached_property

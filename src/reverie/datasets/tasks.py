@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-TASK_KEYS = ("language_instruction", "instruction", "task_description", "lang", "env_lang", "language", "task")
-"""Names of instructions in robomimic, LIBERO, RoboCasa, RDT and others."""
+TASK_KEYS = (
+    "language_instruction", "instruction", "task_description", "lang", "env_lang", "language", "language_raw", "task",
+)  # fmt: skip
+"""Names of instructions in robomimic, LIBERO, RoboCasa, RoboMIND and others."""
 JSON_KEYS = ("problem_info", "ep_meta")
 """Names of attributes of LIBERO and RoboCasa that contain an instruction as JSON."""
 FAILED = "an episode is marked as failed (success = False) and is read like the others"
@@ -17,11 +19,11 @@ FAILED = "an episode is marked as failed (success = False) and is read like the 
 
 def find_task(attributes: Mapping[str, object]) -> str:
     """Return the text of the task that ``attributes`` declare; "" if they declare none."""
-    places = [attributes]
+    groups = [attributes]
     for key in JSON_KEYS:
         with contextlib.suppress(ValueError, RecursionError):
-            places.append(json.loads(_to_text(attributes.get(key))))
-    texts = (_to_text(place.get(key)) for place in places if isinstance(place, Mapping) for key in TASK_KEYS)
+            groups.append(json.loads(_to_text(attributes.get(key))))
+    texts = (_to_text(group.get(key)) for group in groups if isinstance(group, Mapping) for key in TASK_KEYS)
     return next(filter(None, texts), "")
 
 

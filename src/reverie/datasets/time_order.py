@@ -22,7 +22,7 @@ STEP_NUMBERS = re.compile(
 )
 """Names of columns that seem to number the steps of an episode."""
 TIMES = re.compile(
-    r"(.*(time|(?<!up)date|stamp|hour|minute|second|sec|seq)s?|(.*[^a-z])?(ts|day|tick|round|turn|bloc|sequence))"
+    r"(.*(time|(?<!up)date|stamp|hour|minute|second|sec|seq)s?|(.*[^a-z])?(ts|year|day|epoch|tick|round|turn|bloc|sequence))"
     r"([_\-. ]?\W?(s|ms|us|ns|utc|gmt|id|idx|index|no|nr|num|number)\W?)?"
     r"|.*_at|index|__index_level_\d+__|Unnamed: 0|",
     re.IGNORECASE,
@@ -76,8 +76,8 @@ def find_disorder(names: Iterable[str], read: Callable[[str], np.ndarray], end: 
                 disorder[name] = Disorder(0, 0, short_repr(values[0]))
         else:
             readings = [values] if values.dtype.kind in "iuf" else []
-        least = min((_compare(reading, end, is_time) for reading in readings), default=Disorder(0, 0))
-        disorder |= {name: least} if least.back or least.skipped else {}
+        smallest = min((_compare(reading, end, is_time) for reading in readings), default=Disorder(0, 0))
+        disorder |= {name: smallest} if smallest.back or smallest.skipped else {}
     return disorder
 
 
