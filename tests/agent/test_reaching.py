@@ -1,5 +1,6 @@
 """Goals that the caller passes: to act, to play an episode and to plan; what does not fit is named."""
 
+import os
 from types import SimpleNamespace
 
 import gymnasium
@@ -12,7 +13,7 @@ from PIL import Image
 import reverie
 from reverie.agent.reaching import read_goal
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.envs.two_rooms import TwoRooms, draw, find_dot
 from reverie.log.jsonl import read_metrics
 
@@ -287,7 +288,7 @@ def test_distances_need_no_plan(dreamer, monkeypatch):
     assert dreamer.distance(start, goal=goal) == distance
 
 
-def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
+def test_a_picture_as_the_goal(dreamer, tmp_path, capsys, monkeypatch):
     goal = draw(np.array([20.0, 9.0]))
     np.testing.assert_allclose(find_dot(goal), [20, 9], atol=0.05)
     reached = dreamer.reach(goal, max_steps=3, options={"image": draw(np.array([8.0, 9.0]))})
@@ -329,6 +330,12 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         assert (dreamer.run / f"videos/reach_{number}.mp4").exists()
     assert main(["dream", str(dreamer.run), "--env", "reverie/TwoRooms-v0"]) != 0
     assert "no decoder, so it cannot dream. `reverie view RUN` draws its plans" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe.npy")
+    np.savez_compressed(tmp_path / "large.npz", np.zeros(10**6))
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 10**5)
+    for name in ("pipe.npy", "large.npz"):
+        with pytest.raises(RunError, match=name):
+            read_goal(dreamer, tmp_path / name)
     for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4"), ("goal.json", "[1]")):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match=f"{name}: not an array of numbers. Expected a picture"):

@@ -1,6 +1,7 @@
 """Rewards that a person teaches: the loss, what batches get, files of labels, and runs that learn from them."""
 
 import functools
+import io
 import json
 import math
 import re
@@ -26,9 +27,9 @@ from resumed_runs import QUICK, Walk, assert_same
 from reverie.algos.settings import init_context
 from reverie.api import train_config
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError, UntrustedError
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.labels import LabelFile
+from reverie.datasets.labels import LabelFile, _name_copy
 from reverie.experiment import labeling
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
@@ -201,6 +202,47 @@ def test_labels_of_a_run_are_valid_when_its_rows_are_gone(recorded, tmp_path, qu
     copy.write_bytes(b"")
     with pytest.raises(DataError, match=f"{copy.name}: changed, .* Restore this file"):
         build(config, Walk)
+
+
+HEAD = {"kind": "success", "steps": 0, "data": "d", "fingerprint": ""}
+
+
+@pytest.mark.parametrize("text", [
+    "", "[" * 100_000, '{"kind"', "7\n", "\x93NUMPY", *(json.dumps(HEAD | change) for change in
+    ({"steps": 10**30}, {"steps": float("inf")}, {"data": "memory://x"})), json.dumps(HEAD) + "\n" + "[" * 100_000,
+])  # fmt: skip
+def test_what_is_no_file_of_labels_is_named(text, tmp_path):
+    (path := tmp_path / "f").write_text(text, "latin-1")
+    with pytest.raises((DataError, UntrustedError), match=rf"{path}"):
+        LabelFile.read(path, "success")
+
+
+def save(values, write=np.savez_compressed):
+    write(content := io.BytesIO(), values)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"PK\x03\x04", save(np.zeros(9), np.save), save(np.zeros(9))[:-40], save(np.zeros(10**6)),
+    save(np.array([{}])),
+])  # fmt: skip
+def test_what_are_no_copied_rows_is_named(content, tmp_path, monkeypatch):
+    """The last but one expands too much."""
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 10**5)
+    file = LabelFile(tmp_path / "f", "success", 0)
+    file.folder.mkdir()
+    (path := file.folder / _name_copy(content)).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{path.name}.* Restore this file"):
+        file.read_copy(path.name, ["arr_0"])
+
+
+def test_files_of_a_killed_process_are_deleted(walked, tmp_path):
+    (tmp_path / "f.rows").mkdir()
+    left = [tmp_path / name for name in (".f.77.part", "f.rows/.ab.npz.77.part", ".g.77.part")]
+    for file in left:
+        file.touch()
+    LabelSession(str(walked), tmp_path / "f", "preferences", 3)
+    assert [file.exists() for file in left] == [False, False, True]
 
 
 def test_nine_of_ten_questions_are_those_of_which_the_networks_know_least(recorded, tmp_path, quick, monkeypatch):

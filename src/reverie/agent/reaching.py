@@ -25,6 +25,7 @@ from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.files import open_file, open_zip
 from reverie.core.images import frame_to_rgb, last_frame
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, GOAL_KEY, MASK_KEY
 from reverie.core.types import Obs
@@ -203,14 +204,18 @@ def read_goal(player: Player, path: Path) -> Any:
     A picture has the colors and the order of axes that the player's only goal picture has.
     """
     try:
-        if path.suffix.lower() in IMAGE_SUFFIXES:
-            with Image.open(path) as image:
-                return _pixels(image, goal_shapes(player.observation_space))
-        content = np.load(path, allow_pickle=False)
-        return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else content
-    except OSError as error:
-        problem = error.strerror or str(error)
-    except (ValueError, EOFError, zipfile.BadZipFile):
+        with open_file(path) as file:
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                with Image.open(file) as image:
+                    return _pixels(image, goal_shapes(player.observation_space))
+            is_zip = zipfile.is_zipfile(file)
+            file.seek(0)
+            with open_zip(path, file) if is_zip else file as opened:
+                content = np.load(opened, allow_pickle=False)
+                return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else content
+    except (OSError, Image.DecompressionBombError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile):
         problem = "not an array of numbers"
     raise DataError(f"{path}: {problem}. Expected a picture (.png, .jpg) or an array (.npy, .npz).")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import glob
 import json
 import math
 import os
@@ -235,9 +236,12 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
-def delete_temporary_files(folder: Path) -> None:
-    """Delete the temporary files that killed processes left in ``folder``. Only for the process that writes there."""
-    for path in folder.glob(".*.[0-9]*.part"):
+def delete_temporary_files(folder: Path, name: str | None = None) -> None:
+    """Delete the temporary files that killed processes left in ``folder``, of all files or of the one called ``name``.
+
+    Only for the process that writes there.
+    """
+    for path in folder.glob(f".{'*' if name is None else glob.escape(name)}.[0-9]*.part"):
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -5,24 +5,39 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import DataError, count_noun
-from reverie.core.files import below, disk_errors_as_run_error, write_atomic
+from reverie.core.errors import DataError, ReverieError, count_noun
+from reverie.core.files import (
+    LARGEST_STATE,
+    below,
+    delete_temporary_files,
+    disk_errors_as_run_error,
+    iter_lines,
+    open_file,
+    read_file,
+    write_atomic,
+)
+from reverie.core.locations import check_location
 from reverie.core.rows import Rows
 from reverie.datasets.dataset import RecordedEpisodes
+from reverie.datasets.npz import open_npz
+from reverie.datasets.source import reading
 from reverie.replay.offline import crc32c
 
 SKIP = "skip"
 """The answer "I cannot tell"."""
 WRONG = "wrong"
 """The answer about a pair of clips of which one looks wrong, as imagined ones can."""
+
+MAX_STEPS = 1_000_000
+"""Steps of a clip are fewer."""
 
 
 class Label(NamedTuple):
@@ -58,31 +73,39 @@ class LabelFile:
     def read(cls, path: Path, kind: str) -> LabelFile:
         """Read a file; DataError if it is none, or has labels of another ``kind``."""
         try:
-            head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            labels = [
-                Label(
-                    tuple((index(i), index(j)) for i, j in line["clips"]),
-                    str(line["answer"]),
-                    bool(line["is_chosen"]),
-                    str(line["copy"]),
-                )
-                for line in lines
-            ]
+            with open_file(path) as opened:
+                lines = map(json.loads, iter_lines(opened))
+                head: Any = next(lines, {})
+                labels = [
+                    Label(
+                        tuple((index(i), index(j)) for i, j in line["clips"]),
+                        str(line["answer"]),
+                        bool(line["is_chosen"]),
+                        str(line["copy"]),
+                    )
+                    for line in lines
+                ]
             data, fingerprint = str(head["data"]), str(head["fingerprint"])
             file = cls(path, str(head["kind"]), index(head["steps"]), data, fingerprint, labels)
             is_pair = file.kind == "preferences"
-            if file.steps < is_pair or any(len(label.clips) != 1 + is_pair for label in labels):
-                raise ValueError("clips of no length, or another number of them for each answer")
+            if not is_pair <= file.steps < MAX_STEPS or any(len(label.clips) != 1 + is_pair for label in labels):
+                raise ValueError("clips of no length or a million steps, or another number of them for each answer")
             if not data and any(label.answer != SKIP and not label.copy for label in labels):
                 raise ValueError("neither data nor copies")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{path}: {type(error).__name__}: {error}. Expected a file that reverie data compare-clips or reverie "
                 "data label has written."
             ) from None
         if file.kind != kind:
             raise DataError(f"{path} has labels of {file.kind}: expected labels of {kind}. Pass {file.kind}:{path}.")
+        check_location(data, path)
         return file
+
+    def delete_unfinished(self) -> None:
+        """Delete the files that a killed process was writing."""
+        delete_temporary_files(self.path.parent, self.path.name)
+        delete_temporary_files(self.folder)
 
     def write(self) -> None:
         """Write all labels; the file is complete at any time."""
@@ -113,18 +136,17 @@ class LabelFile:
             write_atomic(self.folder / name, content.getvalue())
         return name
 
-    def read_copy(self, name: str) -> Rows:
-        """Return the rows ``[n, T, ...]`` that ``write_copy`` has written; DataError if they cannot be read."""
+    def read_copy(self, name: str, columns: Collection[str]) -> Rows:
+        """Return ``columns`` ``[n, T, ...]`` that ``write_copy`` has written; DataError if they cannot be read."""
         try:
-            content = below(self.folder, name).read_bytes()
+            with reading(path := below(self.folder, name)):
+                content = read_file(path, LARGEST_STATE)
             if name != (found := _name_copy(content)):
-                raise ValueError(f"changed, its checksum is that of {found}")
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                return dict(file)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{self.folder / name}: {error}. Restore this file, or remove its line in {self.path}."
-            ) from None
+                raise DataError(f"{path}: changed, its checksum is that of {found}.")
+            with open_npz(path, io.BytesIO(content)) as file:
+                return {column: file[column] for column in columns if column in file.files}
+        except ReverieError as error:
+            raise DataError(f"{error} Restore this file, or remove its line in {self.path}.") from None
 
     def check(self, rows: IndexedRows) -> None:
         """Raise DataError if ``rows`` are not those that were labeled."""

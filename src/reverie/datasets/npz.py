@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -35,9 +35,9 @@ from reverie.datasets.transitions import LazyColumn
 
 
 @contextlib.contextmanager
-def open_npz(path: Path) -> Iterator[Any]:
-    """Open a file; errors while it is open name it."""
-    with reading(path), open_zip(path) as opened, np.load(opened, allow_pickle=False) as file:
+def open_npz(path: Path, content: IO[bytes] | None = None) -> Iterator[Any]:
+    """Open the file at ``path``, or its ``content``; errors while it is open name it."""
+    with reading(path), open_zip(path, content) as opened, np.load(opened, allow_pickle=False) as file:
         yield file
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from reverie.algos.settings import init_context
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.locations import is_plain, trust_locations
 from reverie.core.logger import logger
 from reverie.core.rows import Rows
 from reverie.core.specs import ObsSpec
@@ -67,6 +68,8 @@ class LabelSession:
         if not self.grows:
             self.file.check(self.rows)
             self.file.data, self.file.fingerprint = self.file.data or absolute_path(data), self.rows.fingerprint
+            if not is_plain(self.file.data):
+                trust_locations([self.file.data])
         self.spans = np.stack([np.arange(len(self.rows.starts)), 0 * self.rows.starts, self.rows.lengths], 1)
         if not (self.rows.lengths > self.file.steps).any():
             raise DataError(f"{data}: no episode has {self.file.steps} steps. Compare shorter clips (steps).")
@@ -74,6 +77,7 @@ class LabelSession:
     def _open_file(self, path: Path, kind: str, steps: int, seed: int, *, grows: bool) -> None:
         steps = steps if kind == "preferences" else 0
         self.file: LabelFile = LabelFile.read(path, kind) if path.exists() else LabelFile(path, kind, steps)
+        self.file.delete_unfinished()
         if self.file.steps != steps:
             logger.info(f"{path} has clips of {self.file.steps} steps, and so have its further ones")
         self.seed: int = seed

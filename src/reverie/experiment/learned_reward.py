@@ -227,14 +227,21 @@ def _read_labeled(
     """Return the clips of ``labels``, which begin with those of ``rows``, as :meth:`RewardModel.fit` takes them."""
     number, length = 1 + (file.kind == "preferences"), file.steps + 1
     clips = [clip for label in labels if not label.copy for clip in label.clips]
-    chunks = [] if rows is None else [rows.read(rows.find(clips, file.steps))]  # [n * number, T, ...]
-    for label in labels[len(clips) // number :]:
-        chunks.append(file.read_copy(label.copy))  # [number, T, ...]
     shapes = {name: (length, *spec.shape) for name, spec in columns.items()}
-    if any(name not in chunk or chunk[name].shape[1:] != shape for chunk in chunks for name, shape in shapes.items()):
-        raise DataError(
-            "the labeled rows have other observations or actions than these. Label rows of this environment."
-        )
+    chunks: list[Rows] = []
+
+    def add(chunk: Rows, count: int) -> None:
+        arrays = {name: chunk.get(name, np.empty(0)) for name in shapes}
+        if any(x.shape != (count, *shapes[name]) or x.dtype.kind not in "biuf" for name, x in arrays.items()):
+            raise DataError(
+                "the labeled rows have other observations or actions than these. Label rows of this environment."
+            )
+        chunks.append({name: x.astype(columns[name].dtype, copy=False) for name, x in arrays.items()})
+
+    if rows is not None:
+        add(rows.read(rows.find(clips, file.steps)), len(clips))  # [n * number, T, ...]
+    for label in labels[len(clips) // number :]:
+        add(file.read_copy(label.copy, shapes), number)
     joined = {name: np.concatenate([chunk[name] for chunk in chunks] or [np.zeros((0, *shape), columns[name].dtype)])
               for name, shape in shapes.items()}  # fmt: skip
     sides = {name: x.reshape(-1, number, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape) for name, x in joined.items()}

@@ -223,9 +223,8 @@ def act_captured(
     policy: Policy[Any], step: Step, state: object, mode: Mode, statistics: Preprocessor | None = None
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Compute ``Policy.act``, bit-identical, in tensors that the caller may change; first update ``statistics``."""
-    is_preprocessed = isinstance(policy, PreprocessedPolicy)
-    inner = policy.inner if is_preprocessed else policy
-    captures: Captures = inner.fast[is_preprocessed, statistics is not None]  # as supports_act has found it
+    inner: Any = policy.inner if isinstance(policy, PreprocessedPolicy) else policy
+    captures: Captures = inner.fast[inner is not policy, statistics is not None]  # as supports_act has found it
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
     act: Any = type(policy).act.definition  # type: ignore[attr-defined]

@@ -264,8 +264,10 @@ def read_checkpoint(
 
 def longest_episode(path: Path) -> int:
     """Return the env steps of the longest training episode before the checkpoint at ``path``; 0: not recorded."""
-    state = json.loads(read_file(path / STATE, LARGEST_STATE))
-    return int(state.get("clock", {}).get("longest_episode", 0))
+    with contextlib.suppress(ValueError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged
+        state = json.loads(read_file(path / STATE, LARGEST_STATE))
+        return int(state.get("clock", {}).get("longest_episode", 0))
+    return 0
 
 
 def step_from_name(path: Path) -> int:

@@ -93,7 +93,7 @@ def parse_segment(name: str, data: bytes) -> Segment:
         if max((column.nbytes for column in columns.values()), default=0) * segment.chunk > LARGEST_CHUNK:
             raise ValueError(f"a chunk has more than {LARGEST_CHUNK:,} bytes")
         return segment
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(str(error) or repr(error)) from error
 
 
@@ -101,7 +101,7 @@ def is_store_root(data: bytes) -> bool:
     """Return True if ``data``, the bytes of a ``zarr.json``, mark the root of a store."""
     try:
         return "reverie_store" in json.loads(data)["attributes"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 
