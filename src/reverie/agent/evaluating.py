@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ OPPONENTS = ("random", "perfect")
 class EvaluationMethods(Player):
     """Methods of :class:`~reverie.Agent` that measure it in environments."""
 
+    load_opponent: ClassVar[Callable[[str, str], Player | str]]
+    """Set by ``agent/loading.py``, which imports this file."""
+
     def evaluate(
         self, episodes: int = 20, *,
         env: EnvLike | Mapping[str, Any] | None = None, deterministic: bool = True, record: bool = False,
@@ -74,8 +77,6 @@ class EvaluationMethods(Player):
                 ``env`` or ``opponent`` has other spaces, or the agent has no model for a search.
             EnvError: the environment cannot be made.
         """
-        from reverie.agent.loading import load_opponent  # which imports this file
-
         episodes = coerce(episodes, int, "episodes")
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
@@ -84,7 +85,7 @@ class EvaluationMethods(Player):
         mode = policy_mode(deterministic)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         if isinstance(opponent, Path | str):
-            opponent = load_opponent(str(opponent), str(self.algo.device))
+            opponent = self.load_opponent(str(opponent), str(self.algo.device))
         config, factory = _with_env(self, env)
         settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
         changes = {name: value for name, value in settings.items() if value is not None}

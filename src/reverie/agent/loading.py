@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
-from reverie.agent.evaluating import OPPONENTS
+from reverie.agent.evaluating import OPPONENTS, EvaluationMethods
 from reverie.agent.own_policy import find_policy, make_player
 from reverie.agent.player import check_choice
 from reverie.algos.settings import AlgorithmConfig
@@ -290,3 +290,6 @@ def load_opponent(text: str, device: str = "auto") -> Agent | str:
     if run and not Path(text).exists() and (step.isdecimal() or step == "best"):
         return load(run, checkpoint=int(step) if step.isdecimal() else step, device=device)
     return load(text, device=device)
+
+
+EvaluationMethods.load_opponent = staticmethod(load_opponent)
