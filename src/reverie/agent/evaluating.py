@@ -42,7 +42,7 @@ OPPONENTS = ("random", "perfect")
 class EvaluationMethods(Player):
     """Methods of :class:`~reverie.Agent` that measure it in environments."""
 
-    load_opponent: ClassVar[Callable[[str, str], Player | str]]
+    load_opponent: ClassVar[Any]
     """Set by ``agent/loading.py``, which imports this file."""
 
     def evaluate(
