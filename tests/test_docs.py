@@ -41,9 +41,8 @@ from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import SUITES
 from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.presets import ON_CPU, preset_name
+from reverie.experiment.presets import ON_CPU, TABLE, preset_name
 from reverie.experiment.rules import DEVICE_RULES, RULES
-from reverie.experiment.settings import PRESETS
 from reverie.log import style
 from reverie.log.colors import BLUE, DARK
 from reverie.log.themed_svg import THEME, themed_svg
@@ -510,7 +509,7 @@ def test_a_rule_has_a_text_for_settings_that_break_it(rule: str) -> None:
 
 def test_the_page_of_presets_has_each() -> None:
     page = documentation().presets()
-    assert re.findall(r"^\| `(\w+)`", page, re.MULTILINE) == list(PRESETS)
+    assert re.findall(r"^\| `(\w+)`", page, re.MULTILINE) == list(TABLE)
     assert re.findall(r"^\| `(\w+)\+cpu`", page, re.MULTILINE) == list(ON_CPU)
     assert re.search(r"^\| `atari` \| .* \| `ALE/\*` \| 16 \| 51,000,000 \| 200m \| 32 \|$", page, re.MULTILINE)
     assert "| `atari+cpu` | 40,000 | nano | 0.05 | every 20000 |" in page

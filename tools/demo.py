@@ -29,14 +29,14 @@ from reverie.cli.output import print_files
 from reverie.core.errors import ReverieError, count_noun
 from reverie.core.seeding import seeded_rng
 from reverie.core.types import Batch
-from reverie.experiment.settings import PRESETS
+from reverie.experiment.settings import make_preset
 from reverie.log.strip import Strip
 from reverie.log.video import dream_video, write_video
 from reverie.run.result import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""
-ENV = PRESETS[PRESET]().env.id
+ENV = make_preset(PRESET).env.id
 SEED = 2**31
 """Seed of the episodes after training: no environment of training or evaluation has it."""
 KEYS = ("agent", "grid")

@@ -389,9 +389,9 @@ def settings_note(name: str) -> str:
 def settings_table(config: Any, name: str) -> list[str]:
     """Return a table of all settings of an algorithm, with what its presets make of them."""
     from reverie.experiment.presets import TABLE
-    from reverie.experiment.settings import PRESETS
+    from reverie.experiment.settings import make_preset
 
-    presets = {preset: flat(PRESETS[preset]().algo) for preset, one in TABLE.items() if one.algorithm == name}
+    presets = {preset: flat(make_preset(preset).algo) for preset, one in TABLE.items() if one.algorithm == name}
     lines = ["| setting | default | in presets | meaning |", "|---|---|---|---|"]
     for path, (value, meaning) in flat(config).items():
         others: dict[str, list[str]] = {}
@@ -548,11 +548,11 @@ def presets() -> str:
     """Return the page of all presets, and of what changes without a GPU."""
     from reverie.envs.config import EnvConfig
     from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, TABLE
-    from reverie.experiment.settings import PRESETS, Draft
+    from reverie.experiment.settings import Draft, make_preset
 
     lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
     for name, one in TABLE.items():
-        config: Any = PRESETS[name]()
+        config: Any = make_preset(name)
         env = "any" if name == one.algorithm or config.env.id == EnvConfig().id else f"`{config.env.id}`"
         ids = ", ".join(f"`{start}*`" for start in one.env_prefixes.split()) or env
         recorded, size = "updates" in one.settings, one.settings.get("size", "")

@@ -65,7 +65,7 @@ def _register() -> None:
     """Make reverie's environments, and dreams, environments of Gymnasium: ``make("reverie/Dream-v0", run=RUN)``."""
     import gymnasium
 
-    from reverie.envs.own_envs import register_own_envs
+    from reverie.envs.registration import register_own_envs
 
     register_own_envs()
     gymnasium.register(

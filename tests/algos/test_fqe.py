@@ -100,10 +100,11 @@ def test_weights_decay_beside_the_step_of_adam():
     data, found = shown(), []
     for decay in (0.0, 2.0):
         agent = learner(lr=0.01, weight_decay=decay)
+        start = [weight.detach().clone() for weight in agent.objective.critic.parameters()]
         agent.update(data)
         found.append([weight.detach() for weight in agent.objective.critic.parameters()])
-    for free, decayed in zip(*found, strict=True):
-        torch.testing.assert_close(decayed, free * (1 - 0.01 * 2.0))
+    for before, free, decayed in zip(start, *found, strict=True):
+        torch.testing.assert_close(decayed, free - 0.01 * 2.0 * before)
 
 
 def test_updates_lower_the_loss():

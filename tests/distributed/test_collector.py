@@ -256,8 +256,8 @@ def test_the_memory_of_a_policy_is_stored_with_the_rows_and_begins_anew_with_eac
 class Coin:
     """A distribution of classes."""
 
-    def sample(self) -> tuple[Tensor, Tensor]:
-        return torch.eye(2)[torch.randint(2, (1,))], torch.zeros(1)
+    def sample(self) -> Tensor:
+        return torch.eye(2)[torch.randint(2, (1,))]
 
     def mode(self) -> Tensor:
         return torch.tensor([[1.0, 0.0]])

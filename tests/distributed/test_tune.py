@@ -324,7 +324,7 @@ def test_the_command_searches_a_space(cast: list[Actor], capsys: pytest.CaptureF
     wrong = ([], [*grid, "--space", "space.yaml"], [*grid, "--seeds", "x"])
     assert [main([*BASE, *words]) for words in wrong] == [2, 2, 2]
     assert main([*BASE, "--grid", "{algo.lr: {low: 1e-5, high: 1}}"]) == 1
-    assert "--grid: algo.lr = {'high': 1, 'low': 1e-05}: a grid cannot" in capsys.readouterr().err
+    assert "grid: algo.lr = {'high': 1, 'low': 1e-05}: a grid cannot" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_base")

@@ -36,8 +36,7 @@ from reverie.experiment.goals import ignore_row_rewards
 from reverie.experiment.labeling import LabelSession, LiveSession
 from reverie.experiment.learned_reward import LearnedReward, fit_labels
 from reverie.nn import reward_model
-from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold
-from reverie.objectives.preferences import preference_loss
+from reverie.nn.reward_model import PreferenceReward, SuccessReward, _choose_threshold, preference_loss
 from reverie.run.channel import PageChannel
 
 

@@ -32,7 +32,7 @@ from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.dataset_env import find_env_id, resolve_with_data
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
-from reverie.experiment.settings import PRESETS, Draft, Request, make_preset
+from reverie.experiment.settings import Draft, Request, make_preset
 from reverie.nn.cnn import BySize, Drq, Impala
 from reverie.nn.network import NetworkConfig
 from reverie.replay.config import Mixed
@@ -59,9 +59,9 @@ def merge_layers(algorithm: str, data: Any = None, device: str = "auto", steps: 
     return settings.merge_layers(Request(algorithm=algorithm, overrides=overrides, **layers), find_env_id)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", TABLE)
 def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
-    config = PRESETS[name]()
+    config = make_preset(name)
     assert TABLE[name].description
     assert ((config.replay_ratio is None) != (config.train_ratio is None)) or config.algo.on_policy
     start = ExperimentConfig(algo=type(config.algo)())
@@ -126,9 +126,9 @@ def test_datasets_of_ogbench_have_the_settings_of_the_authors(algorithm, data, e
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert preset_name(algorithm, suite_id(env)) == name
     config = merge_layers(algorithm, env=env)
-    formula, expected = TABLE[name].from_steps, PRESETS[name]().merge({"env.id": env})
+    formula, expected = TABLE[name].from_steps, make_preset(name).merge({"env.id": env})
     assert config == (expected if formula is None else overlay(expected, formula(expected.steps)))
-    assert set(SUITES.values()) | set(ON_CPU) <= set(PRESETS)
+    assert set(SUITES.values()) | set(ON_CPU) <= set(TABLE)
 
 
 @pytest.mark.parametrize(("algorithm", "env", "name"), [
@@ -187,7 +187,7 @@ def test_a_longer_run_changes_only_what_is_named(gpus: list[int], tmp_path: Path
 def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("preset: atari100k\n")
     (tmp_path / "b.yaml").write_text("device: cpu\n")
-    assert merge_layers("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == PRESETS["atari100k"]().steps
+    assert merge_layers("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == make_preset("atari100k").steps
     assert merge_layers("dreamer_v3", env="Acrobot-v1", files=[tmp_path / "b.yaml"]).preset == "dreamer_v3+cpu"
 
 
@@ -363,13 +363,13 @@ def recorded(folder: Path, env: str | None) -> Path:
 def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     data = {"data.path": str(recorded(tmp_path / "pendulum", "Pendulum-v1"))}
     own, none = {"env.id": "auto"}, {"env.id": "none"}
-    assert merge_layers("cql", data=data) == PRESETS["cql_pendulum"]().merge(own | data)
-    assert merge_layers("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none | data)
-    assert merge_layers("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own | data)
-    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql_mujoco"]().merge(
+    assert merge_layers("cql", data=data) == make_preset("cql_pendulum").merge(own | data)
+    assert merge_layers("cql", data=data, env="none") == make_preset("cql_pendulum").merge(none | data)
+    assert merge_layers("cql", data=data, preset="cql") == make_preset("cql").merge(own | data)
+    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == make_preset("cql_mujoco").merge(
         {"env.id": "HalfCheetah-v5"} | data
     )
-    assert merge_layers("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own | data)
+    assert merge_layers("dreamer_v3", data=data) == make_preset("dreamer_v3").merge(own | data)
 
 
 @pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
@@ -381,21 +381,21 @@ def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: st
 def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
     path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
     data, env = {"data.path": str(path)}, {"env.id": "Pendulum-v1"}
-    assert merge_layers("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env | data)
+    assert merge_layers("iql", data=data, env="Pendulum-v1") == make_preset("iql_pendulum").merge(env | data)
     (tmp_path / "a.yaml").write_text(f"data: {{path: {path}}}\nalgo.beta: 2.0\n")
     found = merge_layers("iql", files=[tmp_path / "a.yaml"], env="Pendulum-v1")
-    assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0} | env)
+    assert found == make_preset("iql_pendulum").merge({"data.path": str(path), "algo.beta": 2.0} | env)
     (tmp_path / "b.yaml").write_text("env: HalfCheetah-v5\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    assert merge_layers("iql", files=files, data=data).algo == PRESETS["iql_mujoco"]().merge({"algo.beta": 2.0}).algo
+    assert merge_layers("iql", files=files, data=data).algo == make_preset("iql_mujoco").merge({"algo.beta": 2.0}).algo
 
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
         for name in ("dreamer_v3", "sac"):
             data = {"data.path": str(path)}
-            assert merge_layers(name, data=data) == PRESETS[name]().merge({"env.id": "auto"} | data)
-    assert merge_layers("dreamer_v3") == PRESETS["cartpole"]()
+            assert merge_layers(name, data=data) == make_preset(name).merge({"env.id": "auto"} | data)
+    assert merge_layers("dreamer_v3") == make_preset("cartpole")
 
 
 def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
@@ -472,7 +472,7 @@ def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
 
 
 def test_the_replay_ratio_of_the_later_layer_holds() -> None:
-    config = PRESETS["atari"]()
+    config = make_preset("atari")
     above = overlay(config, {"replay_ratio": 0.5})
     assert (config.train_ratio, above.train_ratio, above.replay_ratio) == (32, None, 0.5)
     assert overlay(above, {"train_ratio": 64}).train_ratio == 64
@@ -582,7 +582,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
     both = [files["run"], files["algo"]]
     found = settings_of("dqn", preset="dqn_cartpole", config=both, env="Acrobot-v1", steps=3)
-    preset = PRESETS["dqn_cartpole"]()
+    preset = make_preset("dqn_cartpole")
     assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
     assert found.algo.merge({"batch_size": preset.algo.batch_size}) == preset.algo
 
@@ -600,7 +600,7 @@ def test_all_layers_together_make_at_most_two_configurations(
 def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(files: dict[str, str]) -> None:
     found = settings_of(OBJECT, preset="dqn_cartpole", config=[files["run"], files["empty"]], env="Acrobot-v1", steps=3)
     assert (found.algo, found.seed, found.env.id, found.steps) == (OBJECT, 5, "Acrobot-v1", 3)
-    assert found.replay.capacity == PRESETS["dqn_cartpole"]().replay.capacity
+    assert found.replay.capacity == make_preset("dqn_cartpole").replay.capacity
     for name in ("algo", "dotted"):
         with pytest.raises(ConfigError, match=rf"{name}.yaml sets options of the algorithm"):
             settings_of(OBJECT, config=files[name])
@@ -618,7 +618,7 @@ def test_a_size_is_of_any_algorithm_that_has_some() -> None:
     own = DreamerV3Config(horizon=7)
     for given in (own, ExperimentConfig(algo=own)):
         assert settings_of(given, env="CartPole-v1", size="nano").algo == with_size("nano", own)
-    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == with_size("nano", PRESETS["atari"]().algo)
+    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == with_size("nano", make_preset("atari").algo)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")
 

@@ -14,7 +14,7 @@ from reverie.core.types import Window
 from reverie.distributed.launch import learner_share
 from reverie.experiment import describe
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import PRESETS
+from reverie.experiment.settings import make_preset
 from tiny_configs import FEW
 
 
@@ -42,7 +42,7 @@ def test_the_planned_updates_begin_when_a_batch_exists() -> None:
 def test_the_planned_updates_of_one_of_two_learners_are_those_of_the_run(algo: str, length: int) -> None:
     """Each learner has its share of the environments and of what learning starts after, but all env steps count."""
     two = {"learners": 2, "steps": 1000, "learning_starts": 101, "env.num": 4, "algo.batch_size": 32}
-    config = PRESETS[algo]().merge(two | ({"algo.rollout": 24, "algo.batch_length": 8} if algo == "ppo" else {}))
+    config = make_preset(algo).merge(two | ({"algo.rollout": 24, "algo.batch_length": 8} if algo == "ppo" else {}))
     whole = Window(batch=32, length=length) if algo == "dqn" else Window(batch=4, length=8, rollout=24, epochs=2)
     share = config.merge(learner_share(config, cast(Any, SimpleNamespace(count=2, rank=0))))
     half = replace(whole, batch=whole.batch // 2)

@@ -24,6 +24,7 @@ from reverie.core.types import Batch, Obs, Update, Window
 from reverie.nn.actor_critic import DeterministicActor
 from reverie.nn.actors import CategoricalActor, GaussianActor, HybridActor
 from reverie.nn.adam import Adam
+from reverie.nn.distributions import Distribution, JointDistribution
 from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
 from reverie.nn.normals import ClippedNormal
@@ -78,7 +79,7 @@ def _imitation_mask(batch: Batch) -> Tensor:
     return mask & batch.extras[IS_IMITATED][:, :-1] if IS_IMITATED in batch.extras else mask
 
 
-def _imitation_error(policy: Any, action: Tensor) -> Tensor:
+def _imitation_error(policy: Tensor | Distribution | JointDistribution, action: Tensor) -> Tensor:
     """(pi(s) - a)^2, averaged over the dimensions of an action, or -ln pi(a | s): ``[...]`` of actions ``[..., A]``."""
     return (policy - action).square().mean(-1) if isinstance(policy, Tensor) else -policy.log_prob(action)
 

@@ -19,9 +19,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.goals import GoalShares
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, PolicyOutput, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch, Obs, PolicyOutput
 from reverie.nn.goal_networks import BilinearValue, build_goal_actor
 from reverie.nn.optim import frozen
 from reverie.objectives.goals import contrastive_loss, imitation_loss, start_and_goal, value_imitation_loss
@@ -81,16 +79,10 @@ class CRL(GoalConditioned):
         critic = BilinearValue(spec, action_spec.width, 2, *settings)
         value = BilinearValue(spec, 0, 1, *settings) if cfg.actor_loss == "awr" else None
         self.objective: CRLObjective = CRLObjective(actor, critic, value, cfg)
-        self.to(device)
-        self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
+        self.make_optim_and_policy()
 
     def goal_distance(self, output: PolicyOutput) -> Tensor:
         return Algorithm.goal_distance(self, output)  # values are logits, not numbers of steps
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of all networks."""
-        return Update(metrics=self.minimize_sum(self.objective(batch)))
 
 
 # ---------------------------------------------------------------------- settings

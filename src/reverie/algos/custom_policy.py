@@ -14,6 +14,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import ColumnSpec, zero_step
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, format_error
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
@@ -93,7 +94,7 @@ class Function(nn.Module):
         return self.function(obs)
 
 
-def _is_policy(policy: Any) -> bool:
+def _is_policy(policy: object) -> bool:
     """Return whether ``policy`` has the methods of a :class:`~reverie.core.protocols.Policy`."""
     return all(hasattr(policy, name) for name in ("initial", "act", "override", "extras"))
 
@@ -161,9 +162,9 @@ def _make_policy(
     )
 
 
-def _exploration(cfg: CustomPolicyConfig, base: Any, kind: str) -> Any:
+def _exploration(cfg: CustomPolicyConfig, base: type[Choice], kind: str) -> Any:
     """Return the exploration of ``cfg``, which has to be a ``base`` for actions of this ``kind``."""
-    chosen = cfg.exploration
+    chosen: object = cfg.exploration
     chosen = base.parse(chosen, "exploration") if isinstance(chosen, str) else chosen
     if chosen is None or isinstance(chosen, base):
         return chosen

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree
+from reverie.algos.model_free import DelayedActorLearner
 from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -64,7 +64,7 @@ class DDPGObjective(TDObjective):
 # ---------------------------------------------------------------------- learner
 
 
-class DDPG(ModelFree):
+class DDPG(DelayedActorLearner):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
     losses: type[Any] = DDPGObjective
@@ -87,13 +87,15 @@ class DDPG(ModelFree):
         c = self.cfg
         return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
+        """Take one step of the critic; then of the actor through the new critic, and of the targets: Algorithm 1."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)
-        metrics = self.minimize(critic) | self.minimize(o.actor_loss(for_actor))
-        o.target_critic.update()
-        o.target_actor.update()
+        metrics = self.minimize(critic)
+        if updates_actor:
+            metrics |= self.minimize(o.actor_loss(for_actor))
+            o.target_critic.update()
+            o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)
 
 
@@ -109,6 +111,7 @@ class DDPGConfig(CriticConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    policy_delay: ClassVar[int] = 1
     num_critics: ClassVar[int | None] = None
     """A single critic, with values ``[...]`` instead of ``[K, ...]``."""
 

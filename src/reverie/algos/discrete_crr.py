@@ -40,7 +40,12 @@ class DiscreteCRRObjective(CRRObjective):
     cfg: DiscreteCRRConfig
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: ClipFn = None, classes: tuple[int, ...] = ()
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        cfg: DiscreteCRRConfig,
+        within: ClipFn = None,
+        classes: tuple[int, ...] = (),
     ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(actor, critic, cfg, within)

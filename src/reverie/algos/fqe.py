@@ -116,15 +116,12 @@ class FQE(ModelFree):
         inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
         self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
         self.to(device)
-        self.optims["critic"] = Adam(inner.parameters(), cfg.lr)
+        self.optims["critic"] = Adam(inner.parameters(), cfg.lr, decoupled_decay=cfg.weight_decay)
         self.scale: float = units.scale
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch, batch.extras[CHOSEN])
         metrics = self.minimize(losses)
-        with torch.no_grad():
-            for weight in self.optims["critic"].params:
-                weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
         self.objective.target_critic.update()
         return Update(metrics=metrics, priority=losses.priority)
 

@@ -14,9 +14,7 @@ from torch import nn
 from reverie.algos.goal_conditioned import GoalConditioned, GoalConfig
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch
 from reverie.nn.goal_networks import build_goal_actor
 from reverie.objectives.goals import start_and_goal
 from reverie.objectives.returns import transition_mask
@@ -43,12 +41,7 @@ class GCBC(GoalConditioned):
         super().__init__(obs_spec, cfg, device)
         actor = build_goal_actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective: GCBCObjective = GCBCObjective(actor)
-        self.to(device)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
-
-    def train_step(self, batch: Batch) -> Update:
-        return Update(metrics=self.minimize(self.objective(batch)))
+        self.make_optim_and_policy()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from reverie.algos.goal_conditioned import ActorLossConfig, ExpectileConfig, GoalConditioned
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch, Obs
 from reverie.nn.goal_networks import build_goal_actor, build_goal_network
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
@@ -99,18 +97,7 @@ class GCIQL(GoalConditioned):
         critic = build_goal_network(spec, None, c, cfg.dtype, copies=2, extra_inputs=action_spec.width)
         value = build_goal_network(spec, None, c, cfg.dtype)
         self.objective: GCIQLObjective = GCIQLObjective(actor, critic, value, cfg)
-        self.to(device)
-        self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the targets and of all networks.
-
-        As in the authors' code, all losses are those of the networks before the step, which the targets follow too.
-        """
-        losses = self.objective(batch)
-        self.objective.target_critic.update()
-        return Update(metrics=self.minimize_sum(losses))
+        self.make_optim_and_policy()
 
 
 # ---------------------------------------------------------------------- settings

@@ -16,9 +16,7 @@ from reverie.algos.goal_conditioned import ExpectileConfig, GoalConditioned
 from reverie.core.bounds import Within
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch, Obs
 from reverie.nn.goal_networks import build_goal_actor, build_goal_network
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.goals import imitation_loss, implicit_value_loss, progress, rows_and_goal, start_and_goal
@@ -76,18 +74,7 @@ class GCIVL(GoalConditioned):
         actor = build_goal_actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         value = build_goal_network(self.preprocess.spec, None, cfg.networks, cfg.dtype, copies=2)
         self.objective: GCIVLObjective = GCIVLObjective(actor, value, cfg)
-        self.to(device)
-        self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the targets and of all networks.
-
-        As in the authors' code, all losses are those of the networks before the step, which the targets follow too.
-        """
-        losses = self.objective(batch)
-        self.objective.target_value.update()
-        return Update(metrics=self.minimize_sum(losses))
+        self.make_optim_and_policy()
 
 
 # ---------------------------------------------------------------------- settings

@@ -19,10 +19,12 @@ from reverie.core.bounds import Above, AtLeast, Regex, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalSampling, GoalShares
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ActionSpec, ObsSpec, num_continuous, without_mask
-from reverie.core.types import Batch, Metrics, PolicyOutput, Window
+from reverie.core.types import Batch, PolicyOutput, Update, Window
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import SampledPolicy
 from reverie.nn.network import CRITIC_SETTINGS, NetworkConfig
 from reverie.nn.preprocess import RandomCrops
-from reverie.objectives.td import Losses
+from reverie.nn.target_network import TargetNetwork
 
 # ---------------------------------------------------------------------- learner
 
@@ -54,10 +56,23 @@ class GoalConditioned(ModelFree):
         discount = self.cfg.discount
         return torch.log((1 + (1 - discount) * value).clamp(0, 1)) / math.log(discount)
 
-    def minimize_sum(self, losses: Losses) -> Metrics:
-        """Take a step of the optimizer ``all`` on the sum of all terms, as the authors do, and return the metrics."""
+    def make_optim_and_policy(self) -> None:
+        """Create the optimizer of all parameters of the objective, and the policy of its actor."""
+        self.to(self.device)
+        self.optims["all"] = Adam(self.objective.parameters(), self.cfg.lr)
+        self._policy = SampledPolicy(self.objective.actor, self.device, self.cfg.graph)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the target networks, and one of all networks on the sum of all terms.
+
+        As in the authors' code, all losses are those of the networks before the step, which the targets follow too.
+        """
+        losses = self.objective(batch)
+        for module in self.objective.children():
+            if isinstance(module, TargetNetwork):
+                module.update()
         self.optims["all"].step(losses.total())
-        return dict(losses.update().metrics)
+        return Update(metrics=dict(losses.update().metrics))
 
 
 # ---------------------------------------------------------------------- settings

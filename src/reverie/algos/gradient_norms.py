@@ -91,7 +91,7 @@ def find_network(learner: nn.Module, path: str) -> str:
     return ".".join(names)
 
 
-def _add_gradients(optim: Any, *_: Any) -> None:
+def _add_gradients(optim: Any, *_: object) -> None:
     params = [p for group in optim.param_groups for p in group["params"]]
     optim.norms.add(params, [torch.zeros_like(p) if p.grad is None else p.grad for p in params])
 

@@ -18,9 +18,7 @@ from reverie.core.bounds import AtLeast, Within
 from reverie.core.goals import GoalSampling
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import GOAL, ActionSpec, ObsSpec, without_mask
-from reverie.core.types import Batch, Obs, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch, Obs
 from reverie.nn.goal_networks import PHI, HierarchicalActor, SubgoalEncoder, build_goal_network, with_phi
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.goals import (
@@ -117,20 +115,12 @@ class HIQL(GoalConditioned):
         value = build_goal_network(with_phi(spec, width), None, cfg.networks, cfg.dtype, copies=2)
         phi = SubgoalEncoder(spec, width, cfg.networks, cfg.dtype)
         self.objective: HIQLObjective = HIQLObjective(actor, value, phi, cfg)
-        self.to(device)
-        self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
+        self.make_optim_and_policy()
 
     @property
     def goal_sampling(self) -> GoalSampling:
         keys = [key for key in without_mask(self.preprocess.spec) if not key.startswith(GOAL)]  # a target is a state
         return replace(super().goal_sampling, keys=keys, subgoal_steps=self.cfg.subgoal_steps)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the targets and of all networks: see :meth:`GCIVL.train_step`."""
-        losses = self.objective(batch)
-        self.objective.target_value.update()
-        return Update(metrics=self.minimize_sum(losses))
 
 
 # ---------------------------------------------------------------------- settings

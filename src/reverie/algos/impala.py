@@ -83,7 +83,7 @@ class BehaviorPolicy(SampledPolicy):
         return torch.zeros(num_envs)
 
     @torch.no_grad()
-    def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+    def act(self, step: Step, state: object, mode: Mode) -> tuple[Tensor, Any]:
         if mode == "eval":
             return super().act(step, None, mode)[0], state
         drawn = self.drawn.beside(step.obs, step.is_first, self.device)  # [N, A + 1]

@@ -22,7 +22,7 @@ from reverie.nn.state_space import Latent
 from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, Transition, search
 
 
-def can_search_latents(learner: Any, action_spec: ActionSpec) -> bool:
+def can_search_latents(learner: object, action_spec: ActionSpec) -> bool:
     """Return whether ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
     parts = [*action_spec.parts.values()]
     return isinstance(learner, DreamerV3) and len(parts) == 1 and len(parts[0].classes) == 1
@@ -48,7 +48,7 @@ class LatentSearchPolicy:
         return self.policy.initial(num_envs)
 
     @torch.no_grad()
-    def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+    def act(self, step: Step, state: object, mode: Mode) -> tuple[Tensor, Any]:
         """Return ``(action [N, A] beside the rows, state)``; without noise."""
         _, after = self.policy.act(step, state, mode)
         result = self.search(after.latent, step.obs)
@@ -60,10 +60,10 @@ class LatentSearchPolicy:
         root = self._node(latent, obs.get(MASK_KEY))
         return search(self._model, root, find_legal(obs, root.logits), torch.zeros_like(root.logits), self.settings)
 
-    def override(self, state: Any, action: Tensor) -> Any:
+    def override(self, state: object, action: Tensor) -> Any:
         return self.policy.override(state, action)
 
-    def extras(self, state: Any) -> dict[str, Tensor]:
+    def extras(self, state: object) -> dict[str, Tensor]:
         return {}
 
     def _model(self, state: Tensor, index: Tensor) -> Transition:

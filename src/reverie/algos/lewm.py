@@ -10,8 +10,9 @@ the authors have a vision transformer and a transformer over three latents.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +36,9 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_ch
 from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
-from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
+from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg, effective_rank
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import Standardizer
-from reverie.objectives.latents import effective_rank
 from reverie.objectives.td import Losses
 
 LATENT_STD = "train/latent_std"
@@ -147,7 +147,7 @@ class LeWM(ModelFree):
     def running_statistics(self) -> RunningStatistics:
         return LeWMStatistics(super().running_statistics, None if self.classes else self.actions)
 
-    def metrics_warning(self, metrics: Any, largest_reward: Any) -> str:
+    def metrics_warning(self, metrics: Mapping[str, float], largest_reward: Callable[[], float]) -> str:
         std = metrics.get(LATENT_STD, 1.0)
         if std >= COLLAPSED_STD:
             return ""

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import Algorithm
+from reverie.algos.base import Algorithm, TrainStep
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast, Regex, Within, largest_value
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, num_continuous
-from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
+from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, State, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.batch_norm import BatchBody
 from reverie.nn.cnn import Drq, are_small, images_of
@@ -197,6 +197,45 @@ class ModelFree(Algorithm):
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""
         for optim in self.optims.values():
             optim.restart_schedule()
+
+
+class CountingLearner(ModelFree):
+    """A learner of whose updates every n-th one does more, so that the number of updates is saved."""
+
+    updates: int = 0
+    """Number of updates, in Python, so that the others do not pay for what one does more."""
+
+    def count_update(self) -> int:
+        """Add one to the number of updates, and return it."""
+        vars(self)["updates"] = self.updates + 1  # a module takes 3 us to set an attribute
+        return self.updates
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_extra_state(self, state: State) -> None:
+        vars(self)["updates"] = int(state["updates"])
+
+
+class DelayedActorLearner(CountingLearner):
+    """A learner of which every ``policy_delay``-th update also trains the actor.
+
+    Each of its two steps does the same work every time, and has its own capture.
+    """
+
+    def next_step(self) -> TrainStep:
+        return self.train_step if self.count_update() % self.cfg.policy_delay == 0 else self.critic_step
+
+    def train_step(self, batch: Batch) -> Update:
+        return self.learn(batch, updates_actor=True)
+
+    def critic_step(self, batch: Batch) -> Update:
+        """Take one step without the actor."""
+        return self.learn(batch, updates_actor=False)
+
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
+        """Take one step of the critics, and with ``updates_actor`` of the actor through the new critics."""
+        raise missing_method_error(self, "learn")
 
 
 # ---------------------------------------------------------------------- settings

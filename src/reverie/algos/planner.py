@@ -9,13 +9,13 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.algos.model_free import ModelFree
+from reverie.algos.model_free import CountingLearner
 from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
-from reverie.core.types import Batch, Mode, PolicyOutput, State, Step, Update
+from reverie.core.types import Batch, Mode, PolicyOutput, Step, Update
 from reverie.nn.functional import one_hot, sample_legal
 from reverie.nn.state_space import Latent
 
@@ -109,33 +109,24 @@ def find_legal(obs: Mapping[str, Tensor], like: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- lazy reanalyze
 
 
-class ReanalyzingLearner(ModelFree):
+class ReanalyzingLearner(CountingLearner):
     """A learner from stored plans, which become outdated: every k-th update makes new plans for some windows.
 
     Its objective has ``reanalyze(batch, count)``, which returns the extra columns ``[B, T, ...]`` of a prepared batch,
     with new plans for its last ``count`` windows: if windows overlap, the last ones are stored.
     """
 
-    updates: int = 0
-    """Number of updates, in Python, so that updates without new plans do not pay for them."""
-
     def update(self, batch: Batch) -> Update:
         """Take a gradient step; every k-th one on a batch with new plans, which are returned to be stored.
 
         The plans are not captured, as they take far longer than Python, and all memory of a capture stays reserved.
         """
-        vars(self)["updates"] = self.updates + 1
-        if not self.cfg.reanalyze_interval or self.updates % self.cfg.reanalyze_interval:
+        count = self.count_update()
+        if not self.cfg.reanalyze_interval or count % self.cfg.reanalyze_interval:
             return super().update(batch)
         prepared = self.prepare_batch(batch.to(self.device))
         plans = self.objective.reanalyze(prepared, min(self.cfg.reanalyze_batch_size, len(batch.index)))
         return replace(super().update(batch.with_extras(plans)), extras=plans)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"updates": self.updates}
-
-    def load_extra_state(self, state: State) -> None:
-        vars(self)["updates"] = int(state["updates"])
 
 
 @dataclass(frozen=True, kw_only=True)

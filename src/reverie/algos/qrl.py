@@ -20,9 +20,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalShares
 from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.specs import GOAL, ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, PolicyOutput, Update
-from reverie.nn.adam import Adam
-from reverie.nn.exploration import SampledPolicy
+from reverie.core.types import Batch, Obs, PolicyOutput
 from reverie.nn.goal_networks import PHI, Quasimetric, build_goal_actor, build_goal_network, with_phi
 from reverie.nn.optim import frozen
 from reverie.objectives.goals import INTERVALS, imitation_loss, obs_of_goal, start_and_goal, value_imitation_loss
@@ -128,16 +126,10 @@ class QRL(GoalConditioned):
         if cfg.actor_loss == "ddpg_bc":
             dynamics = build_goal_network(with_phi({}, width), width, c, dtype, extra_inputs=action_spec.width)
         self.objective: QRLObjective = QRLObjective(actor, phi, Quasimetric(), dynamics, cfg)
-        self.to(device)
-        self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
-        self._policy = SampledPolicy(actor, device, cfg.graph)
+        self.make_optim_and_policy()
 
     def goal_distance(self, output: PolicyOutput) -> Tensor:
         return -self.state_value(output)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of all networks and of the multiplier."""
-        return Update(metrics=self.minimize_sum(self.objective(batch)))
 
 
 # ---------------------------------------------------------------------- settings

@@ -23,7 +23,7 @@ from reverie.nn.network import NetworkConfig
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before
+from reverie.objectives.td import Losses, masked_mean, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -58,14 +58,9 @@ class ReBRACObjective(TD3Objective):
         a' is the target policy's action with clipped noise, b the dataset's action at s'. The last row of an episode
         has no action, and so no penalty.
         """
-        c, obs = self.cfg, obs_after(batch.obs)
-        action = self.target_actor(obs)  # [B, T-1, A]
-        noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
-        action = (action + noise).clamp(-1, 1)
+        action, value = self.next_value(batch)
         penalty = _squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
-        values = self.target_critic(obs, action)  # [K, B, T-1]
-        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
-        return c.value_estimator(batch, value - c.critic_bc_coef * penalty, self.discount)
+        return self.cfg.value_estimator(batch, value - self.cfg.critic_bc_coef * penalty, self.discount)
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:

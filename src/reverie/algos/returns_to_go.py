@@ -77,7 +77,7 @@ class UnknownReturnPolicy(SampledPolicy):
     def initial(self, num_envs: int) -> Any:
         return torch.full((num_envs,), -math.inf)
 
-    def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
+    def act(self, step: Step, state: object, mode: types.Mode) -> tuple[Tensor, Any]:
         action, _ = super().act(step, None, mode)
         return action, state
 

@@ -17,14 +17,13 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import TrainStep
-from reverie.algos.model_free import BuildCriticFn, ModelFree
+from reverie.algos.model_free import BuildCriticFn, DelayedActorLearner
 from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.actors import HybridActor, HybridQEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
@@ -240,7 +239,7 @@ class HybridSACObjective(SACObjective):
 # ---------------------------------------------------------------------- learner
 
 
-class SAC(ModelFree):
+class SAC(DelayedActorLearner):
     """The learner of SAC: actor, critics and a temperature, their updates and the policy."""
 
     losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SACObjective, "mixed": HybridSACObjective}
@@ -262,7 +261,6 @@ class SAC(ModelFree):
         else:
             self.objective.log_temperature.requires_grad_(False)
         self._policy = self.with_memory(self.build_policy(action_spec))
-        self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
     def build_policy(self, action_spec: ActionSpec) -> Policy[Any]:
         """Return the policy of the actor; ConfigError if noise is added to actions that are not continuous."""
@@ -276,18 +274,6 @@ class SAC(ModelFree):
     def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         return self.losses[action_kind(action_spec)].build_critic(obs_spec, action_spec, self.cfg)
 
-    def next_step(self) -> TrainStep:
-        """Return the step of the critics; every d-th one also updates the actor: REDQ, Algorithm 1."""
-        vars(self)["updates"] += 1  # a module takes 3 us to set an attribute
-        return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
-
-    def train_step(self, batch: Batch) -> Update:
-        return self.learn(batch, updates_actor=True)
-
-    def critic_step(self, batch: Batch) -> Update:
-        """Take one step without the actor and the temperature."""
-        return self.learn(batch, updates_actor=False)
-
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
@@ -298,12 +284,6 @@ class SAC(ModelFree):
         for target in o.target_networks:
             target.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"updates": self.updates}
-
-    def load_extra_state(self, state: State) -> None:
-        self.updates = int(state["updates"])
 
 
 # ---------------------------------------------------------------------- settings

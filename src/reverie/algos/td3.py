@@ -7,17 +7,15 @@ updates of the actor and the targets (5.2); and target policy smoothing, by nois
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import TrainStep
 from reverie.algos.ddpg import DDPG
 from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
-from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch
 from reverie.nn.exploration import ActionNoise, Gaussian
 from reverie.nn.functional import clipped_noise
 from reverie.nn.optim import frozen
@@ -63,13 +61,16 @@ class TD3Objective(TDObjective):
 
         With M ``num_target_critics``, the minimum is over M critics that are drawn for the whole batch, as in REDQ.
         """
+        return self.cfg.value_estimator(batch, self.next_value(batch)[1], self.discount)
+
+    def next_value(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the action ``[B, T - 1, A]`` of the target policy with noise, and its value ``[B, T - 1]``."""
         c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = torch.randn_like(action)
         action = clipped_noise(action, noise, c.target_policy_noise, c.target_noise_clip)
         values = self.target_critic(obs, action)  # [K, B, T-1]
-        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
-        return c.value_estimator(batch, value, self.discount)
+        return action, (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
 
 
 # ---------------------------------------------------------------------- learner
@@ -79,29 +80,6 @@ class TD3(DDPG):
     """The learner of TD3: DDPG with several critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
-
-    def next_step(self) -> TrainStep:
-        """Return the step of the critics; every d-th one also updates the actor and the targets: Algorithm 1.
-
-        Each of the two methods does the same work every time, and has its own CUDA graph.
-        """
-        vars(self)["updates"] += 1  # a module takes 3 us to set an attribute
-        return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
-
-    def critic_step(self, batch: Batch) -> Update:
-        """Take one step of the critics alone."""
-        critic = self.objective.critic_loss(self.encode(batch)[0])
-        return Update(metrics=self.minimize(critic), priority=critic.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"updates": self.updates}
-
-    def load_extra_state(self, state: State) -> None:
-        self.updates = int(state["updates"])
 
 
 # ---------------------------------------------------------------------- settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,32 +15,12 @@ from reverie.algos.world_model import Context, Posterior
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.distributions import JointDistribution
-from reverie.nn.normals import Normal
-from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import IDENTITY, RewardTransform
 
-
-class LatentObjective(Protocol):
-    """The members of ``tdmpc2.py: TDMPC2Objective`` that acting and inspection use, documented there."""
-
-    cfg: Any
-    width: int
-
-    @property
-    def encoder(self) -> nn.Module: ...
-    @property
-    def reward(self) -> nn.Module: ...
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]: ...
-    def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
-    def distribution(self, mean: Tensor, log_std: Tensor) -> Normal: ...
-    def critic_logits(self, z: Tensor, action: Tensor) -> Tensor: ...
-    def policy(self, z: Tensor) -> Any: ...
-    def value_distribution(self, logits: Tensor) -> LogTwoHot: ...
-    def termination_logits(self, z: Tensor) -> Tensor | None: ...
-    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, ...]: ...
+if TYPE_CHECKING:  # which imports this file
+    from reverie.algos.tdmpc2 import TDMPC2Objective
 
 
 class LatentWorld:
@@ -56,7 +36,7 @@ class LatentWorld:
 
     def __init__(self, learner: InspectableWorldModel) -> None:
         self.learner = learner
-        self.objective: LatentObjective = learner.objective
+        self.objective: TDMPC2Objective = learner.objective
         self.rssm = self
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
@@ -122,7 +102,7 @@ class LatentWorld:
 class LatentActor(NamedTuple):
     """The policy over features ``[..., L + 1]``, without planning, for inspection."""
 
-    objective: LatentObjective
+    objective: TDMPC2Objective
     slices: dict[str, slice]
 
     def __call__(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
@@ -138,7 +118,7 @@ class InspectableWorldModel(Dreamer):
     """The interface of a Dreamer, implemented by the networks of TD-MPC2."""
 
     cfg: Any
-    objective: LatentObjective
+    objective: TDMPC2Objective
     preprocess: Preprocessor
     slices: dict[str, slice]
 

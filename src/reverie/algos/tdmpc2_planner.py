@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.algos.planner import LatentPlanner
 from reverie.algos.tdmpc2_inspection import InspectableWorldModel
@@ -58,10 +58,9 @@ class Planner(LatentPlanner):
 
     def __init__(self, learner: InspectableWorldModel) -> None:
         super().__init__(learner)
-        networks = cast(nn.Module, learner.objective)
         self.plans: dict[bool, CapturableFunction] = {
             explore: CapturableFunction(
-                partial(self.plan_action, explore), networks, static=learner.graph, graph=learner.graph
+                partial(self.plan_action, explore), learner.objective, static=learner.graph, graph=learner.graph
             )
             for explore in (False, True)
         }

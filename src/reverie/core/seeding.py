@@ -85,3 +85,17 @@ class RngState:
         for index, saved in state.get("cuda", {}).items():
             if int(index) < torch.cuda.device_count():
                 torch.cuda.set_rng_state(saved, int(index))
+
+
+class GeneratorState:
+    """A part of a checkpoint with a generator; everything else of it follows from the rows."""
+
+    rng: np.random.Generator
+
+    def state_dict(self) -> State:
+        """Return the state of the generator."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a saved state; the storage must contain the same rows."""
+        self.rng.bit_generator.state = dict(state["rng"])

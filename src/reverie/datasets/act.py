@@ -23,7 +23,7 @@ from reverie.core.errors import DataError
 from reverie.datasets.compressed_images import decode_rows
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
-from reverie.datasets.source import Source, natural_sort_key, open_hdf5, reading
+from reverie.datasets.source import Source, arrays_below, natural_sort_key, open_hdf5, reading
 from reverie.datasets.tasks import FAILED, TASK_KEYS, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import UNMARKED, LazyColumn, Transitions, TransitionsReader, chain
@@ -79,10 +79,8 @@ class ActReader(TransitionsReader):
 
     def _names(self, path: Path) -> set[str]:
         """Return the names of all arrays in a file."""
-        names: set[str] = set()
         with reading(path):
-            self._file(path).handle.visititems(lambda name, item: names.update([name] * hasattr(item, "dtype")))
-        return names
+            return {*arrays_below(self._file(path).handle)}
 
     def _attributes(self, path: Path) -> dict[str, object]:
         """Return the attributes of a file, and the texts that it has in their place."""

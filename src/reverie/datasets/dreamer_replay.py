@@ -15,10 +15,9 @@ and driver.py; github.com/danijar/dreamerv2, common/replay.py and driver.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -26,13 +25,12 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.spaces import columns_in
-from reverie.core.specs import FLAGS, ObsSpec
+from reverie.core.specs import FLAGS
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, is_observation, open_npz
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.pydreamer import FIRST_STEPS_MISSING, is_one_hot
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key
 from reverie.datasets.transitions import OPEN, UNMARKED
 
@@ -51,7 +49,6 @@ class DreamerReader(Reader):
     suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     required_names: ClassVar[Sequence[str]] = ("action", "is_first", "is_last")
     """One of the flags is enough."""
-    env_spaces: Mapping[str, Space] = MappingProxyType({})
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -67,9 +64,6 @@ class DreamerReader(Reader):
         super().__init__(path, options)
         self.streams: list[list[Path]] = _streams(sorted(paths or [path], key=natural_sort_key))
         self.paths: list[Path] = list(itertools.chain.from_iterable(self.streams))
-
-    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
-        self.env_spaces = dict(columns_in(observation, "obs"))
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"

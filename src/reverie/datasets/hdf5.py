@@ -23,7 +23,7 @@ from reverie.core.space_json import space_from_json
 from reverie.datasets.compressed_images import are_images, decode_column, decode_rows
 from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, open_hdf5, reading
+from reverie.datasets.source import Source, arrays_below, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -428,11 +428,8 @@ class D4RLReader(ColumnsReader):
         super().__init__(path, options)
 
     def names(self) -> list[str]:
-        inner: list[str] = []
-        self.file.handle.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
-        return list(
-            dict.fromkeys([*inner, *(n for n in D4RL_ARRAYS if n in self.file.handle)])
-        )  # links are not visited
+        linked = [name for name in D4RL_ARRAYS if name in self.file.handle]  # links are not visited
+        return list(dict.fromkeys([*arrays_below(self.file.handle), *linked]))
 
     def column(self, name: str) -> LazyColumn:
         return self.file.column(name)

@@ -201,11 +201,13 @@ class LeRobotMetadata:
 
 def _flatten(names: object) -> list[str]:
     """Return nested lists and mappings of names as one list. Numbers in a mapping are indices, not names."""
-    items: Any = list(names.values()) if isinstance(names, Mapping) else names
-    if isinstance(names, Mapping) and all(isinstance(index, int) for index in items):
-        items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
-    elif isinstance(names, Mapping) and all(map(str.isdecimal, names)):
-        items = [names[index] for index in sorted(names, key=int)]  # {"0": "delta_x", "1": "delta_y"}
+    items = names
+    if isinstance(names, Mapping):
+        items = list(names.values())
+        if all(isinstance(index, int) for index in items):
+            items = sorted(map(str, names), key=names.__getitem__)  # {"delta_x": 0, "delta_y": 1}
+        elif all(map(str.isdecimal, names)):
+            items = [names[index] for index in sorted(names, key=int)]  # {"0": "delta_x", "1": "delta_y"}
     return [name for item in items for name in _flatten(item)] if isinstance(items, list) else [str(items)]
 
 
@@ -232,6 +234,7 @@ class LeRobotReader(TableReader):
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
         self.cameras: list[VideoFrames] = []
         self.has_final_steps: bool = bool(self.metadata.own)
+        self.task_column_name: str = "task_index" if len(self.metadata.tasks) > 1 else ""
         self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
@@ -261,10 +264,6 @@ class LeRobotReader(TableReader):
         present = {role: [name for name in names if name in features] for role, names in candidates.items()}
         roles |= {PROPENSITY: PROPENSITY} if PROPENSITY in features else {}
         return roles | {role: names[0] for role, names in present.items() if names}
-
-    @property
-    def task_column_name(self) -> str:
-        return "task_index" if len(self.metadata.tasks) > 1 else ""
 
     def supports_option(self, option: str) -> bool:
         return option == "columns"

@@ -6,7 +6,6 @@ generators were not seeded, so the data have the published distribution but othe
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from collections import defaultdict
@@ -20,7 +19,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.rows import Rows
 from reverie.datasets.ogbench import OGBENCH_PREFIX, RECIPES, check_dataset_name, parse_name, source_advice
-from reverie.datasets.output import staged_file
+from reverie.datasets.output import write_generated
 from reverie.envs.config import EnvConfig
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.make import make_base
@@ -70,24 +69,10 @@ def make_dataset(
     AtLeast(0).check("seed", seed)
     recipe, (env_id, kind) = RECIPES[name], parse_name(name)
     count = recipe.episodes if episodes is None else episodes
-    files = {folder / f"{name}.npz": count, folder / f"{name}-val.npz": max(1, count // 10)}
     register_suite(env_id)
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        staged = [stack.enter_context(staged_file(path)) for path in files]
-        stack.enter_context(global_generator(np.random.MT19937(seed)))
+    with global_generator(np.random.MT19937(seed)):
         play = (_Maze if env_id.startswith("pointmaze-") else _Robot)(env_id, kind).play
-        for part, (path, total) in zip(staged, files.items(), strict=True):
-            columns: dict[str, Any] = {}
-            for number in range(total):
-                for key, x in play(recipe.states).items():
-                    if key not in columns:
-                        columns[key] = np.empty((total * len(x), *x.shape[1:]), x.dtype)
-                    columns[key][number * len(x) : (number + 1) * len(x)] = x
-                progress(path.name, number + 1, total)
-            with part.open("wb") as file:
-                np.savez_compressed(file, **columns)
-    return list(files)
+        return write_generated(folder, name, count, lambda: play(recipe.states), progress)
 
 
 class _Recorder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from reverie.core.errors import RunError
 from reverie.core.files import rename_durably
 from reverie.core.lock import lock_beside
+from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.datasets.minari import minari_root
 
@@ -85,6 +86,30 @@ def _delete_leftovers(folder: Path) -> None:
         target = folder / file.name[1 : -len(".lock")]
         with contextlib.suppress(RunError), lock_beside(target):
             delete(target.with_name(f".{target.name}.part"))
+
+
+def write_generated(
+    folder: Path, name: str, episodes: int, play: Callable[[], Rows], progress: Callable[[str, int, int], None]
+) -> list[Path]:
+    """Write ``episodes`` that ``play`` returns to NAME.npz in ``folder``, and a tenth of them to NAME-val.npz.
+
+    All have the same length. ``progress`` is called with a file, its episodes so far and in total. Returns the files.
+    """
+    files = {folder / f"{name}.npz": episodes, folder / f"{name}-val.npz": max(1, episodes // 10)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        staged = [stack.enter_context(staged_file(path)) for path in files]
+        for part, (path, total) in zip(staged, files.items(), strict=True):
+            columns: Rows = {}
+            for number in range(total):
+                for key, x in play().items():
+                    if key not in columns:
+                        columns[key] = np.empty((total * len(x), *x.shape[1:]), x.dtype)
+                    columns[key][number * len(x) : (number + 1) * len(x)] = x
+                progress(path.name, number + 1, total)
+            with part.open("wb") as file:
+                np.savez_compressed(file, **columns)  # type: ignore[arg-type]
+    return list(files)
 
 
 def delete(path: Path) -> None:

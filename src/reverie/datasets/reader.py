@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError, RowError, with_count
 from reverie.core.rows import Rows
+from reverie.core.spaces import columns_in
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.terminal import progress_bars
 from reverie.datasets.options import ColumnNames as ColumnNames
@@ -95,6 +97,8 @@ class Reader(ABC):
     """Suffixes of its files in lower case, such as ``(".npz",)``; folders are searched for them."""
     required_names: ClassVar[Sequence[str]] = ()
     """Names of arrays or groups that each file has, if it is an npz or HDF5 file."""
+    env_spaces: Mapping[str, Space] = MappingProxyType({})
+    """The environment's spaces by column, if there are any."""
     is_guarded: ClassVar[bool] = True
     """Whether errors of libraries are those of damaged files. False: the user's code runs, and shows its own errors."""
 
@@ -141,11 +145,12 @@ class Reader(ABC):
     def info(self) -> DatasetInfo:
         """Return the spaces, and everything else known about the dataset."""
 
-    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
+    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
         """Use an environment's spaces for observations that the files do not describe.
 
         ``observation``: its observation space. ``spec``: the same as learners see it.
         """
+        self.env_spaces = dict(columns_in(observation, "obs"))
 
     def tasks(self) -> Collection[str]:
         """Return the texts of the tasks that the dataset declares, of which it may observe none."""

@@ -28,7 +28,7 @@ from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import CONTROLLER, FPS, ROBOT, TASK, DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, natural_sort_key, reading
+from reverie.datasets.source import Source, arrays_below, natural_sort_key, reading
 from reverie.datasets.tasks import FAILED, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import EARLY_END_REMARK, UNMARKED, LazyColumn, Transitions, without_axis
@@ -88,10 +88,8 @@ class RobomimicReader(EpisodeArraysReader):
 
         Another number of steps than a demo's attribute says is named, too.
         """
-        used, arrays, cut = {*self.names.values(), PROPENSITY}, list[list[str]](), 0
+        used, arrays, cut = {*self.names.values(), PROPENSITY}, [[*arrays_below(demo)] for demo in demos.values()], 0
         for demo in demos.values():
-            arrays.append([])
-            demo.visititems(lambda name, item, names=arrays[-1]: names.extend([name] * hasattr(item, "dtype")))
             actions = demo.get(self.names["actions"], ())
             cut += bool(demo.attrs.get("num_samples", len(actions)) != len(actions))
         counts = Counter(itertools.chain.from_iterable(arrays))
@@ -113,11 +111,10 @@ class RobomimicReader(EpisodeArraysReader):
 
     def _columns(self, group: str) -> dict[str, LazyColumn]:
         """Return the columns of the observations in a group, or of the only observation."""
-        top, keys = self.file.handle.get(f"{self.root}{next(iter(self.steps))}/{group}"), list[str]()
+        top = self.file.handle.get(f"{self.root}{next(iter(self.steps))}/{group}")
         if hasattr(top, "dtype"):
             return {"obs": self._column(group)}
-        if top is not None:
-            top.visititems(lambda key, item: keys.append(key) if hasattr(item, "dtype") else None)
+        keys = [] if top is None else [*arrays_below(top)]
         names = {"obs": LONE_KEY} if keys == [LONE_KEY] else {f"obs/{key}": key for key in keys}
         return {column: self._column(f"{group}/{key}") for column, key in names.items()}
 

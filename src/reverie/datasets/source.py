@@ -163,6 +163,13 @@ def open_hdf5(path: Path) -> h5py.File:
     return file
 
 
+def arrays_below(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Return the arrays in a group of an HDF5 file, and in the groups below it, by name."""
+    arrays: dict[str, h5py.Dataset] = {}
+    group.visititems(lambda name, item: arrays.update({name: item} if hasattr(item, "dtype") else {}))
+    return arrays
+
+
 @lru_cache(16)
 def check_links(path: Path, changed: int) -> None:
     """Raise DataError if a link in an HDF5 file leads to another file or nowhere: HDF5 readers would omit or copy it.

@@ -37,10 +37,6 @@ from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.nested_columns import add_nested, nested_names
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import CLASSES, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
-from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
-from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
-
-from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
 from reverie.datasets.source import (
     TEXT_SUFFIXES,
     Source,
@@ -48,6 +44,15 @@ from reverie.datasets.source import (
     missing_files,
     natural_sort_key,
     without_text,
+)
+from reverie.datasets.time_order import OUT_OF_ORDER, find_disorder, note_disorder
+from reverie.datasets.transitions import (
+    STEPLESS,
+    LazyColumn,
+    Transitions,
+    TransitionsReader,
+    reorder,
+    time_limit_truncations,
 )
 
 if TYPE_CHECKING:
@@ -125,6 +130,8 @@ class TableReader(TransitionsReader):
     )
     has_final_steps: bool = False
     """See ``Transitions``."""
+    task_column_name: str = ""
+    """The column with the task of each step, if there are several; it is no observation alone."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -218,11 +225,6 @@ class TableReader(TransitionsReader):
     def declared(self) -> dict[str, Any]:
         """Fields of ``DatasetInfo`` that a table written by reverie declares, of the columns that it names itself."""
         return {} if self.options.columns else declared_fields(self._schema_entry(SCHEMA_DECLARED_KEY), self.path)
-
-    @property
-    def task_column_name(self) -> str:
-        """The column with the task of each step, if there are several; it is no observation alone."""
-        return ""
 
     def env_id(self) -> str:
         return str(self.declared.get("env", ""))

@@ -21,6 +21,7 @@ from reverie.core.obs_conversion import has_channels_first
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, declared_fields
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
+from reverie.datasets.source import arrays_below
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
 NO_TRUNCATION_REMARK = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
@@ -84,10 +85,7 @@ class TianshouReader(TransitionsReader):
     def _columns(self, group: str, root: str) -> dict[str, LazyColumn]:
         columns: dict[str, LazyColumn] = {}
         top = self.file.handle[f"_meta/{group}"]
-        items = {"": top} if hasattr(top, "dtype") else {}
-        if not items:
-            top.visititems(lambda name, item: items.update({name: item} if hasattr(item, "dtype") else {}))
-        for key, item in items.items():
+        for key, item in ({"": top} if hasattr(top, "dtype") else arrays_below(top)).items():
             kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{key}".rstrip("/")
             if kind not in ("ndarray", "Tensor"):
                 raise DataError(
@@ -125,13 +123,8 @@ class TianshouReader(TransitionsReader):
 
     def _propensity(self) -> LazyColumn | None:
         """Return the propensities that reverie's writer stored in ``info``; everything else there is left out."""
-        named: list[str] = []
-        for group in {"info", "policy"} & self.names:
-            top = self.file.handle[f"_meta/{group}"]
-            if hasattr(top, "visititems"):
-                top.visititems(
-                    lambda key, item, g=group: named.append(f"{g}/{key}") if hasattr(item, "dtype") else None
-                )
+        tops = {group: self.file.handle[f"_meta/{group}"] for group in {"info", "policy"} & self.names}
+        named = [f"{g}/{key}" for g, top in tops.items() if hasattr(top, "keys") for key in arrays_below(top)]
         key = f"info/{PROPENSITY}"
         if unused := sorted({*named} - {key}):
             self.add_remark(f"left out: {', '.join(unused)}")

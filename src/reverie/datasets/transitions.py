@@ -25,7 +25,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,11 +32,9 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.spaces import columns_in
-from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space, text_space
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import PART_BYTES, TASK, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
+from reverie.datasets.reader import PART_BYTES, TASK, TRUNCATED_COLUMN, DatasetInfo, Reader
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
@@ -233,7 +230,6 @@ class TransitionsReader(Reader):
     """A dataset stored as transitions, in a ``file`` that is open inside its context."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
-    env_spaces: Mapping[str, Space] = MappingProxyType({})
     episode_tasks: Sequence[str] = ()
     """The task of each episode that has a step, "" if it is unknown; empty if the files declare none."""
     all_tasks: Collection[str] = ()
@@ -251,9 +247,6 @@ class TransitionsReader(Reader):
             return {}
         texts, episode = np.array(self.episode_tasks, object), np.cumsum(end) - end
         return {f"obs/{TASK}": LazyColumn(end.shape, texts.dtype, lambda start, stop: texts[episode[start:stop]])}
-
-    def set_expected_spaces(self, observation: Space, spec: ObsSpec) -> None:
-        self.env_spaces = dict(columns_in(observation, "obs"))
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"
@@ -282,8 +275,8 @@ class TransitionsReader(Reader):
         if "observation" not in declared:
             fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path, tasks)}
             fields |= {"inferred": not self.options.classes}
-        elif observes_tasks and TASK not in fields["observation"].spaces:
-            fields |= {"observation": spaces.Dict({**fields["observation"].spaces, TASK: text_space(tasks)})}
+        elif isinstance(space := declared["observation"], spaces.Dict) and observes_tasks and TASK not in space.spaces:
+            fields |= {"observation": spaces.Dict({**space.spaces, TASK: text_space(tasks)})}
         if "action" in declared:
             return DatasetInfo(**fields)
         actions = {

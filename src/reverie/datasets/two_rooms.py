@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from reverie.core.bounds import AtLeast
-from reverie.datasets.output import staged_file
+from reverie.core.rows import Rows
+from reverie.datasets.output import write_generated
 from reverie.envs.two_rooms import DOOR, WALL, TwoRooms
 
 NAME = "two_rooms"
@@ -30,28 +30,12 @@ def make_two_rooms(
     """
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
-    count, rng = 800 if episodes is None else episodes, np.random.default_rng(seed)
-    files = {folder / f"{NAME}.npz": count, folder / f"{NAME}-val.npz": max(1, count // 10)}
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        staged = [stack.enter_context(staged_file(path)) for path in files]
-        for part, (path, total) in zip(staged, files.items(), strict=True):
-            pictures, actions = [], []
-            for number in range(total):
-                episode = _play(rng)
-                pictures.append(episode[0])
-                actions.append(episode[1])
-                progress(path.name, number + 1, total)
-            ends = np.arange(STATES * total) % STATES == STATES - 1
-            with part.open("wb") as file:
-                np.savez_compressed(
-                    file, observations=np.concatenate(pictures), actions=np.concatenate(actions), terminals=ends
-                )
-    return list(files)
+    rng = np.random.default_rng(seed)
+    return write_generated(folder, NAME, 800 if episodes is None else episodes, lambda: _play(rng), progress)
 
 
-def _play(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pictures ``[101, 32, 32, 3]`` and the actions ``[101, 2]`` of an episode; the last is not taken."""
+def _play(rng: np.random.Generator) -> Rows:
+    """Return the rows of an episode; the last action is not taken."""
     env = TwoRooms()
     obs, _ = env.reset(seed=int(rng.integers(2**31)))
     pictures, actions = [], []
@@ -63,7 +47,8 @@ def _play(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         actions.append(np.clip(direction + rng.normal(0, NOISE, 2), -1, 1).astype(np.float32))
         pictures.append(obs["image"])
         obs = env.step(actions[-1])[0]
-    return np.array(pictures), np.array(actions)
+    ends = np.arange(STATES) == STATES - 1
+    return {"observations": np.array(pictures), "actions": np.array(actions), "terminals": ends}
 
 
 def _next_point(place: np.ndarray, target: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
@@ -73,7 +73,7 @@ class LocalActors:
 class LocalActorConnection:
     """The learner's end of the connection to one actor process."""
 
-    def __init__(self, context: ForkServerContext, columns: Mapping[str, ColumnSpec], envs: int) -> None:
+    def __init__(self, context: ForkServerContext | SpawnContext, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """Allocate memory for rows with these ``columns`` of this many environments."""
         self.context = context
         self.slots: int = num_slots(columns, envs)

@@ -10,13 +10,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.envs.wrappers import Reset, Stepped
+from reverie.envs.wrappers import Env, Reset, Stepped
 
-GymEnv = gymnasium.Env[Any, Any]
 MAX_SEED = 2**31 - 1
 
 
@@ -43,7 +41,7 @@ def _convert_action(space: Any, action: object) -> Any:
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
-class Adapter(GymEnv):
+class Adapter(Env):
     """A Gymnasium environment. Subclasses implement ``_begin``, and ``_render_image`` for rendering."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium

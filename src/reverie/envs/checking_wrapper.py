@@ -20,12 +20,13 @@ from reverie.envs.config import Env
 from reverie.envs.findings import Findings
 from reverie.envs.goals import GOALS, call_on_rows, is_goal_env
 from reverie.envs.limits import EXACT, is_rounded, is_wide
+from reverie.envs.wrappers import Stateless
 
 MANY_GOALS = 32
 """Number of goals whose rewards are computed at once, as hindsight experience replay does."""
 
 
-class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any], Stateless):
     """Checks what an environment returns before the library converts it, and measures the time of each call."""
 
     def __init__(self, env: Env, findings: Findings) -> None:
@@ -36,12 +37,6 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._compute_reward = env.get_wrapper_attr("compute_reward") if is_goal_env(env) else None
         self._achieved: list[Any] = []  # goals of the first steps
         self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
-
-    def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return or restore the state of this wrapper: it has none."""
-        return ()
-
-    restore = snapshot
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))

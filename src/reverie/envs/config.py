@@ -18,8 +18,8 @@ from reverie.core.specs import MASK_KEY
 from reverie.envs.env_id import expand_env_id
 from reverie.envs.episode_info import parse_log_info
 from reverie.envs.wrapper_list import parse_wrapper
+from reverie.envs.wrappers import Env as Env
 
-Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
 """Makes an environment; called with ``EnvConfig.kwargs``."""
 EnvLike = str | MakeEnv | Env

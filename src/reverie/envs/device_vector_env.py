@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import gymnasium
@@ -17,13 +16,10 @@ from reverie.core.errors import (
     ConfigError,
     DataError,
     EnvError,
-    ReverieError,
-    format_error,
     short_repr,
 )
 from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, State, Step
 from reverie.envs.config import EnvConfig, Mark, marked
@@ -31,11 +27,11 @@ from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_k
 from reverie.envs.make_native_vector import add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
 from reverie.envs.tensor_codec import ObsRangeCheck, TensorObsCodec, action_decoder, action_encoder
-from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
+from reverie.envs.tensor_vector import TensorRows, TensorVector, VectorRows, call_vector, map_tensors
 from reverie.envs.wrappers import find_instances
 
 
-class DeviceVectorEnv:
+class DeviceVectorEnv(VectorRows):
     """The rows of a ``TensorVector``; satisfies ``core.protocols.Env`` and ``DeviceEnv``.
 
     Rows are as in ``SlotVectorEnv``, on ``device``, and read only. Nothing is read from the device, so that values are
@@ -65,8 +61,6 @@ class DeviceVectorEnv:
         self._encode = TensorObsCodec(codec, self.device, config.channel_axis, self._range_check.add)
         self._decode = action_decoder(vector.action_space, self.device)
         self._shown: Step | None = None
-        self._answer: Step | None = None
-        self._must_reset = False
         has_no_mask = MASK_KEY not in self.obs_spec and config.uses_key(MASK_KEY)
         self._refuses_masks = has_no_mask and has_choices(vector.action_space)
         self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
@@ -85,7 +79,7 @@ class DeviceVectorEnv:
         """Start N new episodes. Without a ``seed`` the random numbers continue, from the seed of ``__init__``."""
         seed, self._seed = self._seed if seed is None else seed, None
         self._must_reset = False
-        rows = self._call(self.vector.reset, seed)
+        rows = call_vector(self.vector.reset, seed)
         self._shown = self.executed_actions = None
         return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
@@ -105,7 +99,7 @@ class DeviceVectorEnv:
         if self._hidden_masks is not None:
             for cut in self._choices:
                 flat[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), flat[:, cut])
-        rows = self._call(self.vector.step, self._decode(flat))
+        rows = call_vector(self.vector.step, self._decode(flat))
         self.executed_actions = self._read_executed_actions(name_keys(rows.info), first, rows.last)
         return self._show(rows, first)
 
@@ -145,14 +139,6 @@ class DeviceVectorEnv:
         if not isinstance(x, Tensor) or x.shape != (self.num_envs,) or x.dtype is not torch.bool:
             raise DataError(f"comes with a flag {short_repr(x)}; expected a tensor [{self.num_envs}] of bool")
         return x.to(self.device)
-
-    def send(self, action: Tensor) -> None:
-        self._answer = self.step(action)
-
-    def receive(self) -> Step:
-        """Return the rows of that step."""
-        assert self._answer is not None
-        return self._answer
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
         self._check_rows(rows)
@@ -223,15 +209,6 @@ class DeviceVectorEnv:
         ensure_legal_choice(legal, self.action_spec, terminal=False)
         self._range_check()
 
-    def _call(self, method: Callable[..., Any], *args: object) -> Any:
-        """Call a method of the vector; its exceptions become EnvErrors."""
-        try:
-            return method(*args)
-        except BaseException as error:
-            if isinstance(error, ReverieError) or is_interrupt(error):
-                raise
-            raise EnvError(f"the environments failed with {format_error(error)}") from error
-
     @property
     def episode_info(self) -> dict[int, dict[str, float]]:
         """The success of the episodes that end with the current rows, by environment. Waits for the device."""
@@ -239,11 +216,6 @@ class DeviceVectorEnv:
             return {}
         flags = self.success.tolist()
         return {i: {SUCCESS_RATE: float(flags[i])} for i in self._shown.is_last.nonzero().flatten().tolist()}
-
-    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End all episodes with the current rows, ``step``: a vector cannot end only those of ``numbers``."""
-        self._must_reset = True
-        return replace(step, is_last=torch.ones_like(step.is_last))
 
     def state_dict(self) -> State | None:
         """Return the state of the environments as named tensors; None if they cannot be saved."""

@@ -27,8 +27,15 @@ from reverie.envs.make import ChangedError, NoEnvironmentError, format_make_erro
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
-from reverie.envs.turns import AlternatingTurns
-from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, count_frames, wrapper_stack
+from reverie.envs.wrappers import (
+    AlternatingTurns,
+    FlatObs,
+    FrameStack,
+    checked_reset,
+    checked_step,
+    count_frames,
+    wrapper_stack,
+)
 
 ObsBuffers = Mapping[str, np.ndarray]
 """Arrays by key to which an observation is written, ``[*shape]`` each."""

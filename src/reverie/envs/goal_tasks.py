@@ -20,11 +20,10 @@ from gymnasium.utils import seeding
 from reverie.core.errors import ConfigError
 from reverie.core.obs_codec import default_key
 from reverie.core.specs import GOAL_KEY
-from reverie.envs.config import EnvConfig
+from reverie.envs.config import Env, EnvConfig
 from reverie.envs.episode_info import TASK
 from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
-Env = gymnasium.Env[Any, Any]
 _legacy: Any = np.random  # NumPy's types lack its functions that replace the global generator
 
 

@@ -22,9 +22,8 @@ from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
-from reverie.envs.wrappers import Reset, wrapper_stack
+from reverie.envs.wrappers import Env, Reset, wrapper_stack
 
-Env = gymnasium.Env[Any, Any]
 RECODING_WRAPPERS = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper,
 grids.FlatObsWrapper,
            grids.DictObservationSpaceWrapper, grids.OneHotPartialObsWrapper)  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,11 @@ from torch import Tensor
 from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import aligned_copy
 from reverie.core.config import FLOAT32_MAX
-from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
+from reverie.core.errors import ActionError, DataError, EnvError
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, ensure_legal_choice, has_choices, refuse_info_mask
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.obs_conversion import is_surely_finite
-from reverie.core.signals import is_interrupt
 from reverie.core.spaces import column, columns_to_nested, get_at_path
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, Step
@@ -30,6 +28,7 @@ from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader, m
 from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
 from reverie.envs.suites import package_versions
+from reverie.envs.tensor_vector import VectorRows, call_vector
 from reverie.envs.vector_steps import (
     CLIPS,
     Info,
@@ -44,7 +43,7 @@ from reverie.envs.vector_steps import (
 from reverie.envs.wrappers import find_instances, wrapper_stack
 
 
-class NativeVectorEnv:
+class NativeVectorEnv(VectorRows):
     """N environments stepped by one object; satisfies ``core.protocols.Env``.
 
     Rows are as in ``SlotVectorEnv``. The vector resets ended environments in the next step
@@ -80,7 +79,7 @@ class NativeVectorEnv:
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._check_ends = EndCheck(config.num if warns else 0, self)
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
-        self._none, self._must_reset = np.zeros(self.num_envs, bool), False
+        self._none = np.zeros(self.num_envs, bool)
         self._ended = self._none
         self._is_same_step = vector_mode(self._vector) == AutoresetMode.SAME_STEP
         self._warns = warns
@@ -93,7 +92,6 @@ class NativeVectorEnv:
         self.executed_actions: ExecutedActions | None = None
         self.exact_rewards: np.ndarray = np.zeros(0)
         self.episode_info: dict[int, dict[str, float]] = {}
-        self._answer: Step | None = None
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes.
@@ -102,19 +100,11 @@ class NativeVectorEnv:
         """
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
         self._must_reset = False
-        obs, info = self._call_vector(self._vector.reset, seed=seed)
+        obs, info = call_vector(self._vector.reset, seed=seed)
         if self._unmasked:
             refuse_info_mask(info)
         self._ended, self.executed_actions = self._none, None
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
-
-    def send(self, action: Tensor) -> None:
-        self._answer = self.step(action)
-
-    def receive(self) -> Step:
-        """Return the rows of that step."""
-        assert self._answer is not None
-        return self._answer
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``.
@@ -128,7 +118,7 @@ class NativeVectorEnv:
         if self._is_same_step and first.any():
             flat = self._hidden_actions(first, flat)
         actions = columns_to_nested(self._actions, self._codec.unflatten(flat, self._none), "action")
-        obs, reward, terminal, truncated, info = self._call_vector(checked_vector_step, self._vector, actions)
+        obs, reward, terminal, truncated, info = call_vector(checked_vector_step, self._vector, actions)
         if self._unmasked:
             refuse_info_mask(info)
         done = terminal | truncated
@@ -187,20 +177,6 @@ class NativeVectorEnv:
         for key, values in ends.items():
             values[~last] = rows[key][~last]
         return ends
-
-    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End all episodes with the current rows, ``step``: a native vector cannot end only those of ``numbers``."""
-        self._must_reset = True
-        return replace(step, is_last=torch.ones_like(step.is_last))
-
-    def _call_vector(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-        """Call a method of the vector; its exceptions, including SystemExit, become EnvErrors."""
-        try:
-            return method(*args, **kwargs)
-        except BaseException as error:
-            if isinstance(error, ReverieError) or is_interrupt(error):
-                raise
-            raise EnvError(f"the environments failed with {format_error(error)}") from error
 
     def _rows(self, obs: Any, terminal: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:

@@ -1,8 +1,9 @@
-"""The interface of environments that are stepped together on a device, and whose rows are tensors."""
+"""Environments that are stepped together: the interface of those whose rows are tensors on a device, and helpers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -10,6 +11,10 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
+
+from reverie.core.errors import EnvError, ReverieError, format_error, missing_method_error
+from reverie.core.signals import is_interrupt
+from reverie.core.types import Step
 
 
 class TensorRows(NamedTuple):
@@ -57,6 +62,40 @@ class TensorVector(Protocol):
 
     def close(self) -> None:
         """Release memory. Can be called twice."""
+
+
+class VectorRows:
+    """A vector whose environments are stepped and reset together, in this process: a part of ``core.protocols.Env``."""
+
+    _answer: Step | None = None
+    _must_reset: bool = False
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``."""
+        raise missing_method_error(self, "step")
+
+    def send(self, action: Tensor) -> None:
+        self._answer = self.step(action)
+
+    def receive(self) -> Step:
+        """Return the rows of that step."""
+        assert self._answer is not None
+        return self._answer
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End all episodes with the current rows, ``step``: a vector cannot end only those of ``numbers``."""
+        self._must_reset = True
+        return replace(step, is_last=torch.ones_like(step.is_last))
+
+
+def call_vector(method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """Call a method of a vector; its exceptions, including SystemExit, become EnvErrors."""
+    try:
+        return method(*args, **kwargs)
+    except BaseException as error:
+        if isinstance(error, ReverieError) or is_interrupt(error):
+            raise
+        raise EnvError(f"the environments failed with {format_error(error)}") from error
 
 
 def is_tensor_vector(vector: VectorEnv[Any, Any, Any]) -> bool:

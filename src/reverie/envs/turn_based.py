@@ -16,8 +16,8 @@ from reverie.core.errors import EnvError, did_you_mean
 from reverie.core.imports import import_module_of
 from reverie.core.logger import logger
 from reverie.core.specs import MASK_KEY, PLAYER_KEY
-from reverie.envs.adapters import Adapter, GymEnv, SingleAgentEnv
-from reverie.envs.wrappers import Reset, Stepped
+from reverie.envs.adapters import Adapter, SingleAgentEnv
+from reverie.envs.wrappers import Env, Reset, Stepped
 
 MAX_VECTOR_CELLS = 64
 """Boards with up to this many cells are vectors instead of images."""
@@ -27,7 +27,7 @@ HIDDEN_INFORMATION = ("gin_rummy", "hanabi", "leduc_holdem", "rps", "texas_holde
 """Beginnings of the names of PettingZoo's games in which players do not see the whole state."""
 
 
-def pettingzoo_env(name: str, agent: int | str = 0, opening_moves: int = 0, **kwargs: Any) -> GymEnv:
+def pettingzoo_env(name: str, agent: int | str = 0, opening_moves: int = 0, **kwargs: Any) -> Env:
     """Return one ``agent`` of a PettingZoo environment; with ``agent`` "all", a game of which all moves are chosen."""
     title = f"environment 'pettingzoo/{name}'"
     world = import_module_of(f"pettingzoo.{name}:env", title, EnvError).env(**kwargs)
@@ -41,7 +41,7 @@ def is_pettingzoo(env: object) -> bool:
     return hasattr(env, "possible_agents") and callable(getattr(env, "observe", None))
 
 
-def to_gymnasium(world: Any, title: str, agent: int | str = "all", opening_moves: int = 0) -> GymEnv:
+def to_gymnasium(world: Any, title: str, agent: int | str = "all", opening_moves: int = 0) -> Env:
     """Return a PettingZoo ``world``, whose errors begin with ``title``, as :func:`pettingzoo_env` does."""
     return TurnBasedGame(world, title, opening_moves) if agent == "all" else SingleAgentEnv(world, int(agent))
 

@@ -21,12 +21,10 @@ from reverie.core.obs_codec import default_key
 from reverie.core.obs_conversion import ChannelAxis, conversion, looks_like_image
 from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
 from reverie.envs.episode_info import read_info
-from reverie.envs.wrappers import TimeAware, checked_reset, checked_step, wrapper_stack
-
-Env = gymnasium.Env[Any, Any]
+from reverie.envs.wrappers import Env, Stateless, TimeAware, checked_reset, checked_step, wrapper_stack
 
 
-class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], Stateless, RecordConstructorArgs):
     """Transforms each leaf of the observation for which ``applies_to`` is true, inside dictionaries and tuples too."""
 
     expected = "images"
@@ -65,12 +63,6 @@ class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructor
             return change(value)
         inside = {key: self._of(inner, get_at_path(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
         return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
-
-    def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return or restore the state of this wrapper: it has none."""
-        return ()
-
-    restore = snapshot
 
 
 class WithChannelAxis(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -190,7 +182,7 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
         return reward * self._by
 
 
-class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], Stateless, RecordConstructorArgs):
     """Observes ``size`` numbers of the info as ``info/KEY``, such as what a probe predicts.
 
     They are 0 where the info of ``reset`` lacks them.
@@ -223,12 +215,6 @@ class ObserveInfo(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def step(self, action: object) -> Any:
         obs, *rest, info = checked_step(self.env, action)
         return self._with_info(obs, info), *rest, info
-
-    def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return or restore the state of this wrapper: it has none."""
-        return ()
-
-    restore = snapshot
 
 
 SHORT: dict[str, type[Any]] = {

@@ -20,7 +20,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.spaces import Path, get_at_path, iter_leaves
-from reverie.core.specs import SPECIAL_KINDS, ObsPart
+from reverie.core.specs import PLAYER_KEY, SPECIAL_KINDS, ObsPart
 from reverie.envs.interventions import Replacement, join_replacements, read_replacement
 
 Env = gymnasium.Env[Any, Any]
@@ -147,6 +147,16 @@ def _meanings(env: Env, settings: str) -> list[str]:
     if not isinstance(env.action_space, spaces.Discrete) or names[:1] != ["NOOP"]:
         raise EnvError(f"{settings}: expected action 0 to be NOOP, as in Atari, but its names are {names}.")
     return names
+
+
+class Stateless:
+    """A wrapper without a state, of which ``envs/snapshot.py`` saves nothing."""
+
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return or restore the state."""
+        return ()
+
+    restore = snapshot
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -317,6 +327,26 @@ class TruncateAtLimit(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         """Return which images and grids of ``obs`` have a single value."""
         leaves = [(path, get_at_path(obs, path)) for path, _ in iter_leaves(self.observation_space)]
         return {path for path, leaf in leaves if np.ndim(leaf) > 1 and np.min(leaf) == np.max(leaf)}
+
+
+class AlternatingTurns(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A game whose observation ``player`` says who moves; EnvError if the same player moves twice in a row."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._player = obs[PLAYER_KEY]
+        return obs, info
+
+    def step(self, action: object) -> Stepped:
+        """Take an action, after which it is the other player's turn, even if the game is over."""
+        obs, *rest = self.env.step(action)
+        mover, self._player = self._player, obs[PLAYER_KEY]
+        if mover == self._player:
+            raise EnvError(
+                f"player {mover} moves twice in a row: expected turns that alternate, and after the last move the view "
+                "of the player who would be next. If 'player' is no turn, set env.exclude_keys = player."
+            )
+        return (obs, *rest)
 
 
 class FrameStack:

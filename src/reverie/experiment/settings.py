@@ -296,10 +296,6 @@ def _draft_preset(name: str, length: Mapping[str, Any] | None = None) -> Draft:
     return draft.apply(_settings_from_steps(draft, preset.from_steps))
 
 
-PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(make_preset, name) for name in TABLE}
-"""A function for each preset that returns its settings."""
-
-
 def _settings_from_steps(draft: Draft, from_steps: Callable[[int], Settings] | None = None) -> Settings:
     """Return the settings that follow the env steps of a run with the preset ``draft``, by its own formulas first."""
     steps = draft.fields["steps"]

@@ -104,9 +104,9 @@ class MatchingNetworks:
     def load_state_dict(self, state: State) -> None:
         """Load the state of a learner that has all networks of this one."""
         current = self.state_dict()["model"]
-        problem = _normalization_mismatch(current, state["model"]) or _reward_mismatch(current, state["model"])
-        if problem:
-            raise RunError(f"init_from: {problem}.")
+        for prefix in (NORMALIZER, REWARD_SCALER):
+            if problem := _statistics_mismatch(current, state["model"], prefix):
+                raise RunError(f"init_from: {problem}.")
         optimizers = self.state_dict() if {*state} == {"model"} else {}  # the file of an agent has none
         self.learner.load_state_dict({**optimizers, **state, "model": _common_networks(current, state["model"])})
 
@@ -165,7 +165,7 @@ class PartialLoad:
             if self.is_whole:
                 return MatchingNetworks(self.learner).load_state_dict(state)
         model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
-        normalized = _normalization_mismatch(model, source)
+        normalized = _statistics_mismatch(model, source, NORMALIZER)
         if not self.statistics:
             source = {name: value for name, value in source.items() if not name.startswith(NORMALIZER)}
         unlike = _shape_differences(model, source, self.tensors)
@@ -265,24 +265,16 @@ def _format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str
     return ", ".join(lines[:MAX_LISTED]) + suffix
 
 
-def _normalization_mismatch(model: State, source: State) -> str:
-    """Describe the problem if only one of the models normalizes observations; "" if there is none."""
-    has_here, has_source = (any(name.startswith(NORMALIZER) for name in state) for state in (model, source))
+def _statistics_mismatch(model: State, source: State, prefix: str) -> str:
+    """Describe the problem if only one of the models has statistics of this ``prefix``; "" if there is none."""
+    has_here, has_source = (any(name.startswith(prefix) for name in state) for state in (model, source))
     if has_source == has_here:
         return ""
-    if has_source:
-        return "observations are normalized in the checkpoint but not here: set algo.normalize_obs = running"
-    return "observations are normalized here but not in the checkpoint: set algo.normalize_obs = none"
-
-
-def _reward_mismatch(model: State, source: State) -> str:
-    """Describe the problem if only one of the models scales rewards by statistics: its values have other units."""
-    is_scaled_here, is_scaled = (any(name.startswith(REWARD_SCALER) for name in state) for state in (model, source))
-    if is_scaled_here == is_scaled:
-        return ""
-    where, value = ("in the checkpoint but not here", "return_std(std=5)"), ("here but not in the checkpoint", "none")
-    place, example = where if is_scaled else value
-    return f"rewards are scaled by running returns {place}: set algo.reward_scale as there, such as {example}"
+    where = "in the checkpoint but not here" if has_source else "here but not in the checkpoint"
+    if prefix == NORMALIZER:
+        return f"observations are normalized {where}: set algo.normalize_obs = {'running' if has_source else 'none'}"
+    example = "return_std(std=5)" if has_source else "none"
+    return f"rewards are scaled by running returns {where}: set algo.reward_scale as there, such as {example}"
 
 
 def _common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:

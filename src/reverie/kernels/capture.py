@@ -133,7 +133,9 @@ def _listen(call: Callable[[], T]) -> tuple[T, str]:
 class CapturedStep:
     """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
-    def __init__(self, step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder, learner: Any) -> None:
+    def __init__(
+        self, step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder, learner: object
+    ) -> None:
         self.step = step
         self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder

@@ -49,7 +49,7 @@ def compiled_library() -> ctypes.CDLL:
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
-def call_compiled(name: str, *inputs: Any) -> None:
+def call_compiled(name: str, *inputs: object) -> None:
     """Call a compiled function with numbers, and with the addresses of tensors; None is passed as 0."""
     getattr(compiled_library(), name)(
         *[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs]
@@ -71,7 +71,7 @@ def num_threads_for(x: Tensor) -> int:
     return torch.get_num_threads() if x.numel() >= PARALLEL else 1
 
 
-def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+def call(function: type[torch.autograd.Function], *inputs: object) -> Any:
     """Apply ``function``. If no input needs a gradient, call its ``forward`` directly, without autograd's overhead."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         return function.apply(*inputs)

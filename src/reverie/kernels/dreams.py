@@ -7,12 +7,13 @@ be several kernels, it is recomputed as one product.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.imagination import Trajectory
+from reverie.algos.world_model import WorldModel
 from reverie.kernels import gpu, rssm
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
 from reverie.nn.actor import DreamerActor
@@ -21,7 +22,9 @@ from reverie.nn.modules import has_hook, is_plain
 from reverie.nn.state_space import Latent
 
 
-def supports_imagine(world: Any, actor: DreamerActor, *_: object, through_time: bool = False, **__: object) -> bool:
+def supports_imagine(
+    world: WorldModel, actor: DreamerActor, *_: object, through_time: bool = False, **__: object
+) -> bool:
     """Return whether :func:`imagine_prepared` can be used: both networks are the library's."""
     has_own_forward = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor) or has_hook(actor)
     return not (through_time or has_own_forward) and prepared_class(world.rssm) is not None
@@ -34,7 +37,7 @@ def _has_standard_layers(mlp: nn.Module) -> bool:
 
 
 def imagine_prepared(
-    world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None, **_: object
+    world: WorldModel, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None, **_: object
 ) -> Trajectory:
     """Compute ``imagination.imagine`` without gradient through time."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]

@@ -41,7 +41,9 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 Compared = list[tuple[str, Tensor, Tensor]]
 """Names of kernels, their results and the definitions'."""
 
-COMPARISONS: dict[Family, Callable[[Any], Compared]] = {}
+Numbers = Callable[..., Tensor]
+"""Returns random tensors of a shape."""
+COMPARISONS: dict[Family, Callable[[Numbers], Compared]] = {}
 """For each family, runs its kernels and their definitions on the tensors that its argument returns for a shape."""
 
 
@@ -85,7 +87,7 @@ def _kernels() -> SimpleNamespace:
     return SimpleNamespace(**vars(triton_source) | vars(triton_images))
 
 
-def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+def _launch(name: str, grid: tuple[int, ...], *args: object, **constants: object) -> None:
     """Start a kernel near its first tensor, which may be in a tuple."""
     if 0 in grid:
         return
@@ -316,7 +318,7 @@ def check_triton_kernels(device: torch.device, *families: Family) -> None:
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
 
 
-def _norms(numbers: Any) -> Compared:
+def _norms(numbers: Numbers) -> Compared:
     x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
     ours = norm_silu_triton(x, scale, 1e-4)  # first, so that its memory does not contain the definition's results
     gradients = torch.autograd.grad(ours, (x, scale), grad)
@@ -325,7 +327,7 @@ def _norms(numbers: Any) -> Compared:
     return [("norm_silu", ours, defined), *(("norm_silu_backward", *pair) for pair in pairs)]
 
 
-def _cells(numbers: Any) -> Compared:
+def _cells(numbers: Numbers) -> Compared:
     gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
     bias = numbers(2, 3, 6)
     defined = functional.gru(gates + bias, h)
@@ -339,7 +341,7 @@ def _cells(numbers: Any) -> Compared:
     return [*pairs, ("gru_backward", dgates, expected[0]), ("gru_backward", dh, expected[1])]
 
 
-def _samples(numbers: Any) -> Compared:
+def _samples(numbers: Numbers) -> Compared:
     logits, grad, keep = numbers(6, 15).requires_grad_(), numbers(6, 15), (numbers(6) > 0).float()
     uniform = torch.sigmoid(numbers(6, 3))
     defined = functional.unimix_probs(logits.view(6, 3, 5), 0.01).flatten(1)
@@ -354,7 +356,7 @@ def _samples(numbers: Any) -> Compared:
     return [*pairs, ("sample_backward", dlogits, expected), ("sample_backward", carried, torch.zeros_like(carried))]
 
 
-def _updates(numbers: Any) -> Compared:
+def _updates(numbers: Numbers) -> Compared:
     cfg, owner = LaPropAGCConfig(beta1=0.8, beta2=0.9), torch.arange(9, device=numbers(1).device).int() // 3
     g, momentum, square, clip = numbers(9), numbers(9), numbers(9).square(), numbers(3)
     rate, corrections = numbers(1)[0], (numbers(1)[0], numbers(1)[0].square())

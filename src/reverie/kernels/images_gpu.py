@@ -41,7 +41,7 @@ def _parts(rows: int, tile: dict[str, int], *shape: int, like: Tensor) -> Tensor
 # ---------------------------------------------------------------------- a stage of the encoder
 
 
-def supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> bool:
+def supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *rest: object) -> bool:
     """Return whether a stage can be computed here."""
     inputs = x, weight, bias, *(s for s in rest if isinstance(s, Tensor))
     return x.ndim == 4 and gpu.can_use_triton(*inputs, family="images")
@@ -239,7 +239,7 @@ class _SquaredError(torch.autograd.Function):
 # ---------------------------------------------------------------------- self-check
 
 
-def _compare_images(numbers: Any) -> gpu.Compared:
+def _compare_images(numbers: gpu.Numbers) -> gpu.Compared:
     """Return the results of every kernel here and PyTorch's, for ``gpu.check_triton_kernels``."""
     images, blocks = ((3 * numbers(*shape)).round() for shape in ((2, 5, 7, 12), (2, 3, 2, 4, 12)))  # some are equal
     bias, scale, all_bias = numbers(12), numbers(12), numbers(48)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from reverie.core.kernel_dispatch import ModuleChanges
+from reverie.core.protocols import Policy
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
 from reverie.core.types import Batch, Mode, Obs, Step
@@ -62,7 +63,7 @@ class Capture(NamedTuple):
             return self.rebuild(iter(self.outputs()))
 
 
-def _capture(function: Callable[[Any], Any], inputs: Any) -> tuple[Any, Capture | None]:
+def _capture(function: Callable[[Any], Any], inputs: object) -> tuple[Any, Capture | None]:
     """Call ``function`` with copies of ``inputs``; return the result, and the capture if it can be repeated."""
     load_kernels()  # the first call tests them, which a tape could not repeat
     tensors, build = tensors_in(inputs), rebuilder(inputs)
@@ -80,7 +81,7 @@ def _capture(function: Callable[[Any], Any], inputs: Any) -> tuple[Any, Capture 
 class Captures:
     """The captures of a function, by the addresses of its parameters and the shapes of its inputs."""
 
-    def __init__(self, numbers: list[Tensor], supported: bool, networks: Sequence[nn.Module], owner: Any) -> None:
+    def __init__(self, numbers: list[Tensor], supported: bool, networks: Sequence[nn.Module], owner: object) -> None:
         self.numbers = numbers
         self.by_key: dict[Any, Capture | None] = {}
         self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
@@ -90,7 +91,7 @@ class Captures:
         self.num_handles: int = RemovableHandle.next_id
         self.parts: list[int] = _part_ids(owner)
 
-    def have_expired(self, owner: Any) -> bool:
+    def have_expired(self, owner: object) -> bool:
         """Return whether an attribute of the function or policy, or one of its networks, was changed.
 
         New hooks are noticed at once, anything else after :class:`ModuleChanges`.
@@ -101,7 +102,7 @@ class Captures:
         self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
         return any(watch.find_change() for watch in self.watches) or _part_ids(owner) != self.parts
 
-    def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: Any) -> Any:
+    def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: object) -> Any:
         """Return ``function(inputs)``; ``tensors`` are all in ``inputs``, and ``kind`` is all else that matters."""
         # A capture contains memory addresses, and the parameters may have moved since.
         addresses = tuple(map(Tensor.data_ptr, self.numbers))
@@ -115,7 +116,7 @@ class Captures:
         return result
 
 
-def _part_ids(owner: Any) -> list[int]:
+def _part_ids(owner: object) -> list[int]:
     return [id(x) for name, x in vars(owner).items() if name != "fast"]
 
 
@@ -192,7 +193,7 @@ def _new_captures(policy: Any, normalizer: ObsNormalizer | None) -> Captures:
 
 
 def supports_act(
-    policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
+    policy: object, step: Step, state: object, mode: Mode, statistics: Preprocessor | None = None
 ) -> bool:  # fmt: skip
     """Return whether :func:`act_captured` can be used: masks may draw again where an action is illegal."""
     if is_traced(step.is_first) or MASK_KEY in step.obs:
@@ -202,14 +203,14 @@ def supports_act(
     return captures is not None and captures.supported and all(map(is_on_cpu, used))
 
 
-def supports_watch_and_act(statistics: Any, policy: Any, step: Step, state: Any, mode: Mode) -> bool:
+def supports_watch_and_act(statistics: Any, policy: object, step: Step, state: object, mode: Mode) -> bool:
     """Return whether :func:`watch_and_act_captured` can be used: not for custom statistics, which may do anything."""
     is_repeatable = type(statistics) is Preprocessor and statistics.repeats_updates(step)
     return is_repeatable and supports_act(policy, step, state, mode, statistics)
 
 
 def watch_and_act_captured(
-    statistics: Any, policy: Any, step: Step, state: Any, mode: Mode
+    statistics: Preprocessor, policy: Policy[Any], step: Step, state: object, mode: Mode
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Compute ``run/collect.py: watch_and_act``, bit-identical."""
     return act_captured(policy, step, state, mode, statistics)
@@ -219,7 +220,7 @@ _STEP_FIELDS = tuple(field.name for field in fields(Step))
 
 
 def act_captured(
-    policy: Any, step: Step, state: Any, mode: Mode, statistics: Preprocessor | None = None
+    policy: Policy[Any], step: Step, state: object, mode: Mode, statistics: Preprocessor | None = None
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Compute ``Policy.act``, bit-identical, in tensors that the caller may change; first update ``statistics``."""
     is_preprocessed = isinstance(policy, PreprocessedPolicy)
@@ -227,7 +228,7 @@ def act_captured(
     captures: Captures = inner.fast[is_preprocessed, statistics is not None]  # as supports_act has found it
     rows = step.obs, step.reward, step.is_first, step.is_last, step.is_terminal
     tensors = [*step.obs.values(), *rows[1:], *tensors_in(state)]
-    act: Any = type(policy).act.definition
+    act: Any = type(policy).act.definition  # type: ignore[attr-defined]
 
     def function(inputs: Any) -> Any:
         rows, state = inputs

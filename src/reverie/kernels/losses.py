@@ -5,7 +5,7 @@ Pairs of quantiles stay in registers: 200 predictions and as many targets make 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -23,8 +23,8 @@ from reverie.kernels.ctypes_call import (
     is_cpu_float32,
     once_differentiable_strict,
 )
+from reverie.nn.latent_model import KNOT, KNOTS
 from reverie.objectives.estimators import SingleBootstrap
-from reverie.objectives.latents import KNOT, KNOTS
 from reverie.objectives.td import Losses, check_shapes
 
 PAIRS = 2**17
@@ -45,7 +45,7 @@ class LossWithSlope(torch.autograd.Function):
     """Values, of which only the first has a gradient; ``function(x, *others)`` returns it next to them."""
 
     @staticmethod
-    def forward(ctx: Any, function: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, function: Callable[..., Any], x: Tensor, *inputs: object) -> tuple[Tensor, ...]:
         """Return the values."""
         values, gradient = function(x, *inputs)
         if ctx is not None:
@@ -260,7 +260,7 @@ def supports_normality(x: Tensor) -> bool:
 
 
 def normality_cpu(x: Tensor) -> Tensor:
-    """Compute ``latents.normality``. The gradient is summed up in the same pass, so that no knot's cosines are kept."""
+    """Compute ``nn/latent_model.py: normality``. The same pass sums up the gradient, without cosines of knots."""
     return cast(Tensor, call(LossWithSlope, _normality_and_gradient, x)[0])
 
 

@@ -11,7 +11,7 @@ from reverie.core.collectives import is_distributed
 from reverie.core.types import Batch
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, has_no_grad
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 from reverie.kernels.losses import LossWithSlope, Values, to_losses
 from reverie.objectives import policy, td
 from reverie.objectives.estimators import TD0, ValueEstimator
@@ -152,7 +152,7 @@ def _clipped_objective(*inputs: Any) -> tuple[tuple[Tensor, ...], Tensor]:
     return (loss, divergence, clipped), slope
 
 
-def compare_losses(numbers: Any) -> Compared:
+def compare_losses(numbers: Numbers) -> Compared:
     """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     windows, steps = 9, 3
     reward = numbers(windows, steps + 1)
@@ -184,7 +184,8 @@ def compare_losses(numbers: Any) -> Compared:
         results: list[Any] = [function(*inputs) for function in (ours, _plain(replaced))]
         values = [x if isinstance(x, tuple) else (x,) for x in results]
         compared += [(name, *pair) for pair in zip(*values, strict=True)]
-        compared.append((name, *(torch.autograd.grad(x[0].sum(), learned)[0] for x in values)))
+        lhs, rhs = (torch.autograd.grad(x[0].sum(), learned)[0] for x in values)
+        compared.append((name, lhs, rhs))
     return compared
 
 

@@ -6,6 +6,7 @@ a large layer, whose products take longer than their launch, the products are cu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, once_differentiable_strict
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 from reverie.nn.relu_mlp import MLPLayout, concat_inputs, perceptron
 
 MULTIPLICATIONS = 2**26
@@ -156,19 +157,19 @@ def _rows_of_tile(rows: int, num_tiles: int) -> int:
     return TILE if -(-rows // TILE) * num_tiles >= FULL_GPU_PROGRAMS else TILE // 2
 
 
-def _input(read: Any, values: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _input(read: Sequence[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the one or two tensors that are the input of the layer after ``values``."""
     return (values[-1], values[-1]) if values else (read[0], read[-1])
 
 
-def _strides(read: Any, values: list[Tensor]) -> tuple[int, int, int, int]:
+def _strides(read: Sequence[Tensor], values: list[Tensor]) -> tuple[int, int, int, int]:
     """Return the kernels' arguments ``first``, ``x_stride``, ``x2_stride`` and ``x_copy``."""
     if values:
         return 0, values[-1].stride(1), 0, values[-1].stride(0)
     return read[0].shape[1], read[0].stride(0), read[-1].stride(0), 0
 
 
-def compare_perceptrons(numbers: Any) -> Compared:
+def compare_perceptrons(numbers: Numbers) -> Compared:
     """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     compared: Compared = []
     for widths, copies, squash, activation in (((9, 40, 33, 1), 2, False, "relu"), ((9, 5, 18), 1, True, "tanh")):

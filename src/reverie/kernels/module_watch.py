@@ -95,7 +95,7 @@ class ModuleWatch:
         return name not in _INTERNAL and name not in self.ignored
 
 
-def _note_registration(*_: Any) -> None:
+def _note_registration(*_: object) -> None:
     ModuleChanges.note()
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.kernels import gpu
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 from reverie.kernels.optim import have_same_memory
 from reverie.nn import adam as nn_adam
 from reverie.nn import target_network
@@ -116,7 +116,7 @@ def polyak_triton(
     torch.autograd.graph.increment_version(slow)
 
 
-def _compare_optimizers(numbers: Any) -> Compared:
+def _compare_optimizers(numbers: Numbers) -> Compared:
     """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     shapes = (3, 700), (5,)
     params, grads, mean, slow = ([numbers(*shape) for shape in shapes] for _ in range(4))

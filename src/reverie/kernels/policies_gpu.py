@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, has_no_grad, once_differentiable_strict
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 from reverie.nn.functional import clipped_noise, scale_pixels
 from reverie.nn.normals import LOG_STD, normal_log_density, squash
 
@@ -139,7 +139,7 @@ def scale_pixels_triton(x: Tensor, scale: float, shift: float, like: Tensor) -> 
     return y
 
 
-def compare_policies(numbers: Any) -> Compared:
+def compare_policies(numbers: Numbers) -> Compared:
     """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     outputs, noise, grads = numbers(7, 2, 6), numbers(7, 2, 3), (numbers(7, 2, 3), numbers(7, 2))
     outputs[..., 3:] *= 15  # beyond the limits of ln sigma, too

@@ -109,7 +109,7 @@ _graphs: weakref.WeakKeyDictionary[Any, PolicyGraphs] = weakref.WeakKeyDictionar
 """The captures of each function; its copies have their own."""
 
 
-def _graphs_of(owner: Any, module: nn.Module, device: torch.device) -> PolicyGraphs:
+def _graphs_of(owner: object, module: nn.Module, device: torch.device) -> PolicyGraphs:
     """Return the captures of ``owner``: a function or a policy."""
     graphs = _graphs.get(owner)
     return _graphs.setdefault(owner, PolicyGraphs(module, device)) if graphs is None else graphs
@@ -144,14 +144,14 @@ def act_captured(function: CapturableFunction, obs: Obs, rows: Tensor, device: t
         return y.to(rows.device, copy=True)
 
 
-def supports_choose(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> bool:
+def supports_choose(policy: StatefulPolicy, step: Step, state: object, mode: Mode) -> bool:
     """Return whether :func:`choose_captured` can be used. Without a search, a planner has nothing to capture."""
     learner = policy.learner
     searches = mode != "random" or not isinstance(policy, SearchPlanner)
     return bool(searches and learner.device.type == "cuda" and learner.graph and not torch.is_grad_enabled())
 
 
-def choose_captured(policy: StatefulPolicy, step: Step, state: Any, mode: Mode) -> Any:
+def choose_captured(policy: StatefulPolicy, step: Step, state: object, mode: Mode) -> Any:
     """Compute the ``choose`` of a policy whose state is a tuple of tensors."""
     learner = policy.learner
     choose: Any = (SearchPlanner if isinstance(policy, SearchPlanner) else LatentPolicy).choose

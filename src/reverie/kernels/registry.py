@@ -39,6 +39,7 @@ from reverie.nn import (
     distributions,
     exploration,
     functional,
+    latent_model,
     normalization,
     normals,
     number_distributions,
@@ -49,7 +50,7 @@ from reverie.nn import (
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import estimators, latents, policy, quantile, returns, td, tree_search
+from reverie.objectives import estimators, policy, quantile, returns, td, tree_search
 from reverie.replay import prioritized, windows
 from reverie.run import collect
 
@@ -66,7 +67,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
-    (latents.normality, Kernel(losses.supports_normality, losses.normality_cpu)),
+    (latent_model.normality, Kernel(losses.supports_normality, losses.normality_cpu)),
     (functional.cast_all, Kernel(gpu.supports_cast_all, gpu.cast_all_on_gpu)),
     (functional.norm_silu, Kernel(gpu.supports_norm_silu_triton, gpu.norm_silu_triton)),
     (functional.conv_pool_norm_silu, Kernel(images_gpu.supports_stage, images_gpu.conv_pool_norm_silu_triton)),

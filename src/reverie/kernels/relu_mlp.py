@@ -146,7 +146,7 @@ def perceptron_by_layers_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -
 
 
 def supports_normed_perceptron(
-    theta: Tensor, norms: Tensor | None, dropout: Any, layout: MLPLayout, *parts: Tensor
+    theta: Tensor, norms: Tensor | None, dropout: object, layout: MLPLayout, *parts: Tensor
 ) -> bool:
     """Return whether :func:`normed_perceptron_cpu` can be used."""
     if norms is None or layout.squash or layout.activation == "tanh":

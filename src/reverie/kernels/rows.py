@@ -20,6 +20,8 @@ from reverie.kernels.buffers import layout_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import compiled_library, is_cpu_float32
 from reverie.nn.normalization import CHUNK_ROWS, CONSTANT_ATOL, CONSTANT_RTOL
+from reverie.replay.prioritized import SumTree
+from reverie.replay.windows import HandleQueue, RandomIntegers
 
 PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""
@@ -36,7 +38,7 @@ class RingAddresses(NamedTuple):
     layouts: list[tuple[Any, ...]]  # of the tensors that are copied as they are: see layout_of
 
 
-def has_compiled_functions(*_: Any) -> bool:
+def has_compiled_functions(*_: object) -> bool:
     """Return whether there are compiled functions."""
     return load_kernels() is not None
 
@@ -105,7 +107,7 @@ def gather_rows_cpu(ring: RingBuffer, handles: Tensor, length: int, out: Mapping
 # ---------------------------------------------------------------- sum trees
 
 
-def _levels(tree: Any) -> tuple[Any, int, int]:
+def _levels(tree: SumTree) -> tuple[Any, int, int]:
     """Return the library, the address of the addresses of the levels, and their number."""
     if tree.fast is None:
         addresses = np.array([level.ctypes.data for level in tree.levels], np.int64)
@@ -114,14 +116,14 @@ def _levels(tree: Any) -> tuple[Any, int, int]:
     return library, address, count
 
 
-def tree_set_cpu(tree: Any, slots: np.ndarray, weights: np.ndarray) -> None:
+def tree_set_cpu(tree: SumTree, slots: np.ndarray, weights: np.ndarray) -> None:
     """See ``replay.priority``."""
     library, address, count = _levels(tree)
     slots, weights = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
     library.tree_set(address, count, slots.ctypes.data, weights.ctypes.data, len(slots))
 
 
-def tree_draw_cpu(tree: Any, numbers: np.ndarray) -> np.ndarray:
+def tree_draw_cpu(tree: SumTree, numbers: np.ndarray) -> np.ndarray:
     """See ``replay.priority``."""
     library, address, count = _levels(tree)
     slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
@@ -172,12 +174,14 @@ def add_returns_cpu(
 # ---------------------------------------------------------------- random integers
 
 
-def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
+def supports_random_integers(source: object, bound: int, *_: object) -> bool:
     """Return whether NumPy draws 32 bits for each number: for other bounds it draws nothing, or 64 bits."""
     return 1 < bound < 2**32 and load_kernels() is not None
 
 
-def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None, out: Tensor | None = None) -> Tensor:
+def random_integers_cpu(
+    source: RandomIntegers, bound: int, count: int, among: HandleQueue | None = None, out: Tensor | None = None
+) -> Tensor:
     """Compute ``replay/windows.py: random_integers``: 256 in 5 us, where NumPy takes 50 us with cold caches."""
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes

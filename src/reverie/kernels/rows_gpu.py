@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.core.columns import DeviceRing, gather_device_rows, load_numbers
 from reverie.kernels import gpu
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 
 BLOCK = 1024
 """Integers that a program copies."""
@@ -56,7 +56,7 @@ def _prepare(ring: DeviceRing) -> Gathering:
     return Gathering(names, tuple(columns.values()), tiles, constants)
 
 
-def compare_replay(numbers: Any) -> Compared:
+def compare_replay(numbers: Numbers) -> Compared:
     """Return windows by the kernel and by its definition; ``numbers`` returns random tensors of a shape."""
     rows, streams = 33, 3
     columns = {f"obs/{width}": numbers(rows, width) for width in (1, 3, 17, 6)}

@@ -95,7 +95,7 @@ def supports_observe_compiled(
     return x.shape[:2] == action.shape[:2] == is_first.shape and _supports_rows(rssm, start, len(is_first))
 
 
-def observe_compiled(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
+def observe_compiled(rssm: RSSM, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
     """Compute ``StateSpaceModel.observe``."""
     keep = (~is_first).to(x.dtype)  # [B, T]
     actions = rssm.in_action(bound((action * keep.unsqueeze(-1)).to(x.dtype)))  # [B, T, hidden]

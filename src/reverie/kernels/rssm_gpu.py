@@ -20,6 +20,7 @@ from torch import Tensor
 
 from reverie.kernels import gpu
 from reverie.kernels.rssm_cpu import Sizes, Weights
+from reverie.kernels.steps import PreparedRSSM
 
 
 class TraceGPU(NamedTuple):
@@ -179,7 +180,7 @@ def filter_backward_triton(
     return g.shared[..., 2 * s.hidden :], g.head, _weight_gradients(s, x, g)
 
 
-def prior_step_triton(s: Sizes, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
+def prior_step_triton(s: Sizes, steps: PreparedRSSM, feature: Tensor, action: Tensor, out: Tensor) -> None:
     """Take a step under the prior, from features ``[M, D + Z]`` and actions ``[M, A]`` to ``out``."""
     rows, d, n, k = len(feature), s.deter, s.hidden, s.blocks
     h, (weight, bias, scales) = feature[:, :d], steps.inputs

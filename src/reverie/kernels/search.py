@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_floa
 from reverie.objectives.tree_search import Transition, Tree
 
 
-def supports_search(tree: Tree, *_: Any) -> bool:
+def supports_search(tree: Tree, *_: object) -> bool:
     """Return whether the compiled functions can be used.
 
     All arrays of ``tree_search.start`` are contiguous, and have the dtypes of the ones that are looked at here.

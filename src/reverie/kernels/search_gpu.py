@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from reverie.kernels import gpu
-from reverie.kernels.gpu import Compared
+from reverie.kernels.gpu import Compared, Numbers
 from reverie.objectives.tree_search import Node, SearchSettings, Transition, Tree, backup, select, start
 
 
-def supports_search_triton(tree: Tree, *_: Any) -> bool:
+def supports_search_triton(tree: Tree, *_: object) -> bool:
     """Return whether the kernels can be used: arrays have the dtypes of ``tree_search.start``."""
     return tree.logits.dtype is torch.float32 and gpu.can_use_triton(tree.logits, family="search")
 
@@ -52,7 +50,7 @@ def _program(width: int) -> dict[str, int]:
     return {"WIDTH": lanes, "num_warps": max(1, min(8, lanes // 256))}
 
 
-def compare_search(numbers: Any) -> Compared:
+def compare_search(numbers: Numbers) -> Compared:
     """Return the trees of a search by the kernels and by their definitions, and where each simulation went."""
     settings, compared = SearchSettings(6, 3, q_range_floor=1e-3), []
     trees, count, width = [], 5, 3

@@ -54,7 +54,7 @@ def _find_class(rssm: StateSpaceModel) -> PreparedClass:
     return None
 
 
-def _can_prepare(rssm: Any) -> bool:
+def _can_prepare(rssm: RSSM | DenseRSSM) -> bool:
     """Return whether the modules that are not called, but taken apart, are the library's; no module has a hook."""
     if find_hook(rssm) or any("forward" in vars(module) for module in rssm.modules()):
         return False
@@ -134,7 +134,7 @@ class PreparedDenseRSSM:
         return Latent(h, self.rssm.sample(self.rssm.stats(self.prior(h))).to(h.dtype))
 
 
-def prepare(rssm: Any, dtype: torch.dtype) -> PreparedRSSM | PreparedDenseRSSM:
+def prepare(rssm: StateSpaceModel, dtype: torch.dtype) -> PreparedRSSM | PreparedDenseRSSM:
     """Prepare the layers of a model with library methods for one sequence."""
     kind: Any = prepared_class(rssm)
     prepared: PreparedRSSM | PreparedDenseRSSM = kind(rssm, dtype)
@@ -203,7 +203,7 @@ class BlockSteps(NamedTuple):
         return self.block(x, self.shared(shared) if self.shared and shared is not None else None)
 
 
-def _block_steps(layer: Any, dtype: torch.dtype) -> Any:
+def _block_steps(layer: object, dtype: torch.dtype) -> Any:
     """Return a block-diagonal layer for all steps of a sequence; a custom module is returned as it is."""
     if type(layer) is not BlockLinear:
         return layer

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -92,7 +93,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self._watch.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         capture_state.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._watch.__exit__(*error)
@@ -113,7 +114,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         """Return a proxy of ``functions`` whose calls are made and recorded."""
         return functions if self.is_trial else _Listening(functions, self)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         draws = torch.Tag.nondeterministic_seeded in func.tags
         if draws:
@@ -150,11 +153,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self.calls.append(CompiledCall(_library().plain, inputs, [self._pool.weak_view(x) for x in tensors]))
         return calls is not None and load_kernels() is not None
 
-    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         args, kwargs = tree_map_only(Tensor, self._pool.weak_view, (args, kwargs))
         self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
 
-    def _note_into(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
+    def _note_into(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
         if func.overloadpacket in _DRAWN:
             draw = getattr(self._pool.weak_view(results), _DRAWN[func.overloadpacket])
             return self.calls.append(Call(draw, tuple(args[:-1])))  # the last is the size, or a tensor of that size
@@ -175,7 +178,9 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._tape = tape
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if not self._tape.obstacle and func in _ESCAPES:
             self._tape.obstacle = f"{_ESCAPES[func]}{_location()}"
         return func(*args, **(kwargs or {}))
@@ -199,7 +204,7 @@ class _Listening:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self._functions, name)
 
-        def call(*inputs: Any) -> Any:
+        def call(*inputs: object) -> Any:
             self._tape.calls.append(CompiledCall(function, inputs))
             return function(*inputs)
 
@@ -258,7 +263,7 @@ def _pack_call(call: Call | CompiledCall) -> _Call:
     return _Call(address, tuple(integers), tuple(real))
 
 
-def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
+def _agree(calls: Sequence[Plain] | None, out: Tensor, results: Tensor) -> bool:
     """Return whether the compiled calls give PyTorch's ``out`` bit for bit; leave ``out`` in ``results``."""
     if calls is None or load_kernels() is None:
         return False
@@ -274,7 +279,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) if a.is_floating_point() else a.equal(b)
 
 
-def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence[Any], arguments: Any) -> bool:
+def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence[Any], arguments: object) -> bool:
     """Return whether an ``out=`` overload writes ``outputs``; ``native_batch_norm.out`` does not for inputs with gaps.
 
     Batch norm also changes its running statistics, which its schema does not mention: their values are restored.
@@ -304,7 +309,7 @@ _DRAWN = {
 """Random operations, and the methods that fill a given tensor with the same numbers."""
 
 
-def _writing(func: Any) -> Any:
+def _writing(func: OpOverload) -> Any:
     """Return the ``out=`` overload of an operation with the same arguments, or None if there is none."""
     mine = [(a.name, str(a.type)) for a in func._schema.arguments]
     for name in func.overloadpacket.overloads():
@@ -315,13 +320,13 @@ def _writing(func: Any) -> Any:
     return None
 
 
-def _shares(out: Any, arguments: Any) -> bool:
+def _shares(out: object, arguments: object) -> bool:
     """Return whether a result shares memory with an input: a view, or a constant made from a Python number."""
     addresses = {x.untyped_storage().data_ptr() for x in tree_leaves(arguments) if isinstance(x, Tensor)} - {0}
     return any(x.untyped_storage().data_ptr() in addresses for x in tree_leaves(out) if isinstance(x, Tensor))
 
 
-def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
+def _obstacle(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
         return f"it draws from a separate generator, not from PyTorch's default generator{_location()}"
@@ -348,7 +353,7 @@ def _location() -> str:
     return (f" in `{code}`" if code else "") + f" at {place[0]}:{place[1]}"
 
 
-def _copy_all(results: Sequence[Any], out: Any) -> None:
+def _copy_all(results: Sequence[Any], out: object) -> None:
     for result, x in zip(results, [out] if isinstance(out, Tensor) else tree_leaves(out), strict=True):
         if isinstance(x, Tensor):
             result.copy_(x)

@@ -51,7 +51,7 @@ class _Done(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def get(self, position: int, name: str, default: Any) -> Any:
+    def get(self, position: int, name: str, default: object) -> Any:
         """Return an optional argument, by position or by name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
@@ -60,7 +60,7 @@ Calls = list[Plain] | None
 """Calls that compute the same as an operation; None if there are none."""
 
 
-def plain_calls(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> Calls:
+def plain_calls(func: object, args: Sequence[Any], kwargs: dict[str, Any], out: object) -> Calls:
     """Return calls that compute ``out`` as ``func(*args, **kwargs)`` did; None if this module cannot replace it."""
     func, written = _IN_PLACE.get(func, (func, False))
     out = args[0] if written else out
@@ -106,7 +106,7 @@ def _all(*calls: Plain | None) -> Calls:
     return existing if len(existing) == len(calls) else None
 
 
-def _floats(*tensors: Any) -> bool:
+def _floats(*tensors: object) -> bool:
     return all(isinstance(t, Tensor) and t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
 
 

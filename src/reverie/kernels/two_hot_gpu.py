@@ -64,7 +64,7 @@ class _Loss(torch.autograd.Function):
         return dlogits, None, None, None, None
 
 
-def _compare_two_hot(numbers: Any) -> gpu.Compared:
+def _compare_two_hot(numbers: gpu.Numbers) -> gpu.Compared:
     """Return the results of every kernel here and PyTorch's, for ``gpu.check_triton_kernels``."""
     bins, logits = torch.arange(-3, 4, device=numbers(1).device).float(), numbers(5, 7).requires_grad_()
     values, grad = (2 * numbers(5), 4 * numbers(5)), numbers(5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ class QEnsemble(Network):
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
         outputs: int | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         """``settings`` are passed to :class:`Network`."""
         super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=width, copies=copies, is_critic=True, **settings)

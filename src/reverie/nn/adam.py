@@ -210,6 +210,10 @@ class GlobalAdam(FlatOptimizer):
     eps 32 times as large.
     """
 
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalAdamConfig) -> None:
+        super().__init__(parameters, cfg.lr)
+        self.cfg = cfg
+
     def _update(self, grads: Tensors) -> Metrics:
         c = self.cfg
         flat, norm = clip_grad_norm(self._with_frozen(grads), c.max_grad_norm)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,8 @@ from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import Obs
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 _copies: ContextVar[Mapping[int, Tensor]] = ContextVar("copies", default={})  # noqa: B039  # never written
 
 
@@ -65,17 +66,17 @@ def copied_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.to(x.dtype), x, weight)
 
 
-def without_grad(function: FunctionT) -> FunctionT:
+def without_grad(function: Callable[P, T]) -> Callable[P, T]:
     """Call ``function`` without gradients, as ``torch.no_grad()`` does, which takes longer than a small operation."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
         with torch.no_grad():
             return function(*args, **kwargs)
 
-    return cast(FunctionT, call)
+    return call
 
 
 def is_traced(x: Tensor) -> bool:

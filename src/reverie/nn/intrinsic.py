@@ -138,7 +138,7 @@ class NoveltyModel(nn.Module, ABC):
             self.moments_of(key).add(batch.obs[key].float().reshape(batch.reward.numel(), -1))
         return self.row_errors(batch).masked_fill(batch.is_first, 0.0)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: object) -> None:
         """Accept a state saved with another number of environments."""
         saved = state_dict.get(f"{prefix}returns", self.returns)
         self.returns = self.returns.new_zeros(saved.shape)

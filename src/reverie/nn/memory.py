@@ -116,7 +116,7 @@ class Recurrent(nn.Module):
             x = after[-1][..., : self.units]
         return x, after[0] if len(after) == 1 else torch.cat(after, -1)
 
-    def _call_cell(self, cell: Any, inputs: Tensor, state: Tensor) -> Tensor:
+    def _call_cell(self, cell: nn.Module, inputs: Tensor, state: Tensor) -> Tensor:
         """Return the next state of a layer by its cell, which may be the user's."""
         if not self.lstm:
             next_h: Tensor = cell(inputs, state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +29,7 @@ class UnitNormal:
         check_tensor_shapes(self._mean.shape, value=value)
         return 0.5 * (self._mean - value).square() + HALF_LOG_2PI
 
-    def __getitem__(self, rows: Any) -> UnitNormal:
+    def __getitem__(self, rows: slice | Tensor) -> UnitNormal:
         """Return the distributions of some rows."""
         return UnitNormal(self._mean[rows])
 
@@ -83,7 +82,7 @@ class TwoHot:
             index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
         return -(torch.log_softmax(self.logits.float(), -1).gather(-1, index) * weight).sum(-1)
 
-    def __getitem__(self, rows: Any) -> TwoHot:
+    def __getitem__(self, rows: slice | Tensor) -> TwoHot:
         """Return the distributions of some rows."""
         return TwoHot(self.logits[rows], self.bins)
 

@@ -201,9 +201,8 @@ class FlatOptimizer(Optimizer):
     square: Tensor
     momentum: Tensor
 
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
-        super().__init__(parameters, cfg.lr)
-        self.cfg = cfg
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat) -> None:
+        super().__init__(parameters, lr)
         self.sizes: list[int] = [p.numel() for p in self.params]
         self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
         self.count: int = sum(self.sizes)
@@ -311,7 +310,8 @@ class LaPropAGC(FlatOptimizer):
     """The learning rate of the first update is lr times this over ``warmup``."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropAGCConfig) -> None:
-        super().__init__(parameters, cfg)
+        super().__init__(parameters, cfg.lr)
+        self.cfg = cfg
         # On GPUs the index of each element's tensor, [count].
         device = self.square.device
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
@@ -414,7 +414,8 @@ class GlobalRMSprop(FlatOptimizer):
     moments: ClassVar[tuple[str, ...]] = ("square",)
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
-        super().__init__(parameters, cfg)
+        super().__init__(parameters, cfg.lr)
+        self.cfg = cfg
         self.square.fill_(1.0 if cfg.implementation == "tensorflow" else 0.0)
 
     def _update(self, grads: Tensors) -> Metrics:

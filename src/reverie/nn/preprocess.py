@@ -273,7 +273,7 @@ class PreprocessState(NamedTuple):
         return self.state.latent
 
 
-def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
+def inspect_policy(policy: Policy[Any], step: Step, state: object) -> PolicyOutput:
     """Return the output from which ``policy`` chooses actions; ConfigError if it does not expose it."""
     if not isinstance(policy, Inspectable):
         raise ConfigError(
@@ -282,7 +282,7 @@ def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
     return policy.inspect(step, state)
 
 
-def advance_schedule(policy: Policy[Any], state: Any, env_steps: int) -> Any:
+def advance_schedule(policy: Policy[Any], state: object, env_steps: int) -> Any:
     """Return ``state`` with the exploration of ``policy`` as after ``env_steps``, if it follows a schedule."""
     return policy.advance_schedule(state, env_steps) if isinstance(policy, ScheduledPolicy) else state
 

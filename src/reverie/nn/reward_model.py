@@ -21,7 +21,6 @@ from reverie.core.statistics import Share
 from reverie.core.types import Batch, Obs
 from reverie.nn.network import Network, NetworkConfig
 from reverie.nn.normalization import ObsNormalizer, Running
-from reverie.objectives.preferences import preference_loss
 from reverie.objectives.td import obs_before
 
 MEMBERS, UNITS, BATCH, UPDATES, LEARNING_RATE = 5, (64, 64), 64, 600, 1e-3
@@ -34,8 +33,27 @@ MIN_PRECISION = 0.98
 MIN_ABOVE = 10
 """Fewest held-out rows above the threshold: with fewer, chance reaches that precision."""
 
+NOISE = 0.1
+"""Probability of a random answer, which the paper assumes."""
 ScoreFn = Callable[[nn.Module, Tensor], Tensor]
 """Scores ``[m]`` of the answers with these numbers ``[m]``, by one of the networks."""
+
+
+def preference_loss(difference: Tensor, answer: Tensor, noise: float = NOISE) -> Tensor:
+    """Return the cross-entropy of the answers about B pairs of clips, a scalar.
+
+    P = (1 - noise) sigmoid(R_1 - R_2) + noise / 2, loss = -E[y ln P + (1 - y) ln(1 - P)]: Christiano et al., "Deep
+    reinforcement learning from human preferences", NeurIPS 2017, arXiv:1706.03741, equation 1 and section 2.2.3.
+
+    Args:
+        difference: R_1 - R_2 ``[B]``, the sum of the predicted rewards of the first clip less that of the second.
+        answer: y ``[B]``, 1 for the first clip, 0 for the second, 1/2 for a tie.
+        noise: probability that a person answers at random.
+    """
+    prefers_first, prefers_second = (  # 1 - sigmoid(d) is sigmoid(-d)
+        (1 - noise) * torch.sigmoid(sign * difference) + noise / 2 for sign in (1, -1)
+    )
+    return -(answer * prefers_first.log() + (1 - answer) * prefers_second.log()).mean()
 
 
 class TooFewError(DataError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -227,7 +227,7 @@ class ReturnScaler(HostBuffers):
         if self.largest > 0:
             self.factor.clamp_(max=self.max_return / (self.std * float(self.largest)))
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: object) -> None:
         """Accept a state saved with another number of environments."""
         saved = state_dict.get(f"{prefix}returns", self.returns)
         self.returns.resize_(saved.shape)

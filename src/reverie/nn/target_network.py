@@ -49,7 +49,7 @@ class TargetNetwork(NotesChanges, nn.Module):
         polyak_update(slow, fast, self.rate, self.count if self.interval > 1 else None, self.interval)
 
     @torch.no_grad()
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: object) -> Any:
         return self.model(*inputs)
 
 

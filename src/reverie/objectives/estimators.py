@@ -111,7 +111,7 @@ class SingleBootstrap(ValueEstimator, base=True):
         raise missing_method_error(self, "steps")
 
     def function(
-        self, *, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, **_: Any
+        self, *, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, **_: object
     ) -> Tensor:
         """Return the n-step targets ``[B, T - 1]``, with n by :meth:`steps`."""
         n = self.steps(reward.shape[1])
@@ -215,6 +215,6 @@ class VTrace(ValueEstimator):
             raise ConfigError(f"value_estimator = {self.to_text()} needs the log-probabilities log_pi and log_mu.")
         return vtrace(**inputs, log_pi=log_pi, log_mu=log_mu, **vars(self))
 
-    def function(self, **_: Any) -> Tensor:
+    def function(self, **_: object) -> Tensor:
         """Raise ConfigError: V-trace also needs log-probabilities."""
         raise ConfigError(f"value_estimator = {self.to_text()} needs the log-probabilities log_pi and log_mu.")

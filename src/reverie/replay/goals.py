@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.goals import VALUE, GoalSampling, GoalShares
-from reverie.core.types import State, Window
+from reverie.core.seeding import GeneratorState
+from reverie.core.types import Window
 from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.storage import Storage
 from reverie.replay.windows import Windows
@@ -30,7 +31,7 @@ GOALS = "goals/"
 """Name prefix of the columns of goals ``goals/NAME/KEY`` among sampled rows."""
 
 
-class GoalSampler:
+class GoalSampler(GeneratorState):
     """Adds goals to sampled transitions of a storage."""
 
     def __init__(self, storage: Storage, window: Window, windows: Windows, config: GoalSampling, seed: int) -> None:
@@ -101,11 +102,3 @@ class GoalSampler:
         rows = np.maximum(row[:, None] - lags, begin[:, None])
         with_context: np.ndarray = rows * self.storage.streams + stream[:, None]
         return with_context.ravel()
-
-    def state_dict(self) -> State:
-        """Return the state of the generator; the rest follows from the rows."""
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a saved state."""
-        self.rng.bit_generator.state = dict(state["rng"])

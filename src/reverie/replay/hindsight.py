@@ -24,8 +24,9 @@ from torch import Tensor
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ConfigError
 from reverie.core.logger import logger
+from reverie.core.seeding import GeneratorState
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, MASK_KEY
-from reverie.core.types import State, Window
+from reverie.core.types import Window
 from reverie.replay.config import Hindsight
 from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.storage import Storage
@@ -43,7 +44,7 @@ MAX_DIFFERENT = 0.01
 """Largest fraction of rewards that may differ: rounded goals may lie on the other side of a threshold."""
 
 
-class GoalRelabeler:
+class GoalRelabeler(GeneratorState):
     """Relabels sampled windows of a storage, which has columns of achieved and desired goals."""
 
     def __init__(self, storage: Storage, window: Window, config: Hindsight, goal_fn: GoalFn, seed: int) -> None:
@@ -165,14 +166,6 @@ class GoalRelabeler:
                 "on the goals alone, and options and wrappers must not change them."
             )
         self.is_checked = True
-
-    def state_dict(self) -> State:
-        """Return the state of the generator; the rest follows from the rows."""
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a saved state."""
-        self.rng.bit_generator.state = dict(state["rng"])
 
 
 def _find_rows_behind(ended: np.ndarray, run_of_row: np.ndarray, length: int) -> np.ndarray:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import DataError
+from reverie.core.seeding import GeneratorState
 from reverie.core.types import State, Window
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows, random_integers
 
 
-class Sampler:
+class Sampler(GeneratorState):
     """Draws windows. The base class has a generator as its state; everything else follows from the rows."""
 
     listens = False
@@ -39,14 +40,6 @@ class Sampler:
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw, for samplers that are mixed."""
         raise NotImplementedError
-
-    def state_dict(self) -> State:
-        """Return the generators, and everything else that does not follow from the rows."""
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a saved state; the storage must contain the same rows."""
-        self.rng.bit_generator.state = dict(state["rng"])
 
 
 def check_draws(sampler: Sampler) -> Sampler:

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.seeding import GeneratorState
 from reverie.core.specs import IS_INTERVENTION
-from reverie.core.types import State, Window
+from reverie.core.types import Window
 from reverie.replay.windows import HandleQueue, Windows
 
 
-class TaggedWindows:
+class TaggedWindows(GeneratorState):
     """The windows of a replay in whose learned rows a person acted.
 
     They follow from the column ``is_intervention``, which is read once for each window: a second index, no second
@@ -57,11 +58,3 @@ class TaggedWindows:
     def draw(self, count: int) -> Tensor:
         """Return ``count`` handles, drawn uniformly with replacement."""
         return torch.from_numpy(self.queue.handles[self.rng.integers(len(self.queue), size=count)])
-
-    def state_dict(self) -> State:
-        """Return the generator; the windows follow from the rows."""
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the generator."""
-        self.rng.bit_generator.state = dict(state["rng"])

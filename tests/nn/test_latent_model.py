@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.objectives.latents import covariance_loss, effective_rank, random_directions, sigreg, std_hinge
+from reverie.nn.latent_model import covariance_loss, effective_rank, random_directions, sigreg, std_hinge
 
 
 def statistic(x):

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
+from reverie.algos.r2dreamer import barlow_twins, infonce, sinkhorn
 
 
 def numbers(*shape, seed=0):
