@@ -287,7 +287,7 @@ class Normalized:
 )
 def test_observations_are_normalized_as_in_the_training_of_a_model(algorithm, action, told):
     with logged() as lines:
-        agent = reverie.load(Normalized(algorithm), env="Pendulum-v1")
+        agent = reverie.load(Normalized(algorithm).predict, env="Pendulum-v1")
     assert agent.act(np.zeros(3))[0] == [action]
     assert [told in line for line in lines] == [True] * bool(told)
 

@@ -77,6 +77,8 @@ DECLARED = [
     *(("b", "end", *beside(key, LAST, has_ends=False), ends_are_read) for key in ENDS),
     *(("b", "mask", *beside(key, MASKS), masks_are_read) for key in ("action_mask", "infos/action_mask")),
     *(("m", "mask", *beside(key, MASKS), masks_are_read) for key in ("action_mask", "action_masks")),
+    *(("m", "statistics", "VecNormalize", Content({"statistics": np.full(8, known)}), is_observed)
+      for known in (True, False)),
     ("o", "mask", "action_mask", Content(observed={"action_mask": MASKS}), masks_are_read),
     ("b", "task", *beside("language_instruction", TASKS), tasks_are_read),
     *(("a", "task", *attributes(key), tasks_are_read) for key in ("task", "language_instruction", "lang")),

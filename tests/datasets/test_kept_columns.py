@@ -143,17 +143,3 @@ def test_joined_parts_have_propensities_if_all_have(tmp_path):
     assert not any(PROPENSITY in rows for rows in reader.parts())
     assert any("propensity is left out: only some of the parts have it" in line for line in reader.remarks())
     assert open_reader([paths[0], paths[0]]).info().has_propensity
-
-
-def test_arrays_that_are_not_read_are_named(tmp_path):
-    """Also an observation of robomimic that the first demo lacks."""
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "demos.hdf5", "w") as file:
-        for number in range(3):
-            demo = file.create_group(f"data/demo_{number}")
-            demo["actions"], demo["actions_abs"], demo["obs/eef"] = np.zeros((5, 2)), np.zeros((5, 2)), np.zeros((5, 3))
-            if number:
-                demo["states"], demo["obs/gripper"] = np.zeros((5, 9)), np.zeros((5, 1))
-    remarks = open_reader(str(tmp_path / "demos.hdf5")).remarks()
-    assert "left out: actions_abs, states" in remarks
-    assert "left out: obs/gripper, which only 2 of 3 episodes have" in remarks

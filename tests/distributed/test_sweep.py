@@ -167,7 +167,7 @@ def test_errors_name_the_line_before_the_first_run(change: str, message: str) ->
     ("defaults: {replay: 3}", "line 1: replay = 3"),
     ("defaults: {env.id: 5}", "line 1: env.id = 5"),
     ("defaults: {preset: 5}", "line 3: unknown preset '5'"),
-    ("defaults: {1: 2}", "line 1: unknown option 1"),
+    ("defaults: {1: 2}", "line 1: unknown option '1'"),
     ("defaults: {data: " + 400 * "[\n " + 400 * "]" + "}", "line 1: data = "),
 ])  # fmt: skip
 def test_a_wrong_value_is_an_error_with_its_line(text: str, message: str) -> None:

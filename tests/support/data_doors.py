@@ -21,6 +21,7 @@ from PIL import Image
 
 import formats
 import reverie
+from log_capture import logged
 from reverie.core.errors import ReverieError
 from reverie.core.rows import episode_rows
 from reverie.core.space_json import space_to_json
@@ -379,8 +380,28 @@ def played(folder, c):
         assert (action_mask is not None) == ("action_mask" in f"{[*c.beside, *c.observed]}")
         return 0 if action_mask is None else int(np.flatnonzero(action_mask)[0])
 
+    policy = Model(c.beside["statistics"][0]) if "statistics" in c.beside else policy
     reverie.record(lambda: Played(c), policy, episodes=EPISODES, out=folder / "played", format="store")
     return folder / "played"
+
+
+class Model:
+    """As models of Stable-Baselines3 that learned in a VecNormalize, which they know or have lost."""
+
+    norm_obs = True
+
+    def __init__(self, has_statistics):
+        self.__dict__ |= {"gae_lambda": 0.9, "_last_original_obs": np.zeros((1, 2)), "has_statistics": has_statistics}
+
+    def get_vec_normalize_env(self):
+        return self if self.has_statistics else None
+
+    def normalize_obs(self, obs):
+        return obs | {"is_normalized": True}
+
+    def predict(self, obs):
+        assert ("is_normalized" in obs) == self.has_statistics
+        return 0, None
 
 
 class Door(NamedTuple):
@@ -390,7 +411,7 @@ class Door(NamedTuple):
     """Writes a content to a folder; returns what is opened."""
     places: str
     """Where it has room: [b]eside the steps, [o]bservations, [i]mages there or as the only observation, [p]added ones,
-    the [a]ttributes of episodes, [n]ames of elements, [m]asks of an environment.
+    the [a]ttributes of episodes, [n]ames of elements, [m]asks of an environment and statistics of a model.
     """
     module: str = ""
     """The module of its reader, in ``reverie.datasets``."""
@@ -403,11 +424,12 @@ class Door(NamedTuple):
     def read(self, folder, content):
         """Return the description of what is read, its rows and all that is said; a refusal is said, too."""
         try:
-            opened = self.write(folder, content)
+            with logged() as lines:
+                opened = self.write(folder, content)
             with open_reader(opened, ReadOptions(**self.options(content))) as reader:
                 info, rows = reader.info(), [*reader.parts()]
                 rows = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
-                return info, rows, "\n".join(reader.remarks())
+                return info, rows, "\n".join([*lines, *reader.remarks()])
         except ReverieError as error:
             return None, {}, str(error)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,8 +84,8 @@ class EvaluationMethods(Player):
         policy = self.algo.policy if simulations is None else _searching_policy(self, simulations)
         mode = policy_mode(deterministic)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
-        if isinstance(opponent, Path | str):
-            opponent = self.load_opponent(str(opponent), str(self.algo.device))
+        is_named = isinstance(opponent, Path | str)
+        rival = self.load_opponent(str(opponent), str(self.algo.device)) if is_named else opponent
         config, factory = _with_env(self, env)
         settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
         changes = {name: value for name, value in settings.items() if value is not None}
@@ -95,7 +95,7 @@ class EvaluationMethods(Player):
         try:
             if env is not None:
                 _check_fits(self, played, config.eval_env_config.label())
-            rival = None if opponent is None else _find_opponent(played, opponent, seed)
+            rival = None if rival is None else _find_opponent(played, rival, seed)
             with seeded_rng(seed):
                 evaluation = play_episodes(
                     played, policy, episodes, mode, np.array if record else None, seed=seed,

@@ -87,6 +87,8 @@ def find_policy(source: object) -> Any:
 
 def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None = None) -> PolicyAgent:
     """Return an agent that acts in ``env`` as ``policy`` does; ConfigError if it is no policy."""
+    if inspect.ismethod(policy) and policy.__name__ == "predict":
+        policy = policy.__self__  # the model has more, such as statistics of observations
     _check_policy(policy)
     settings = EnvConfig(id=env_name(env)).merge(dict(env_options or {})).merge({"num": 1, "vectorization": "sync"})
     config = ExperimentConfig().merge({"env": settings})

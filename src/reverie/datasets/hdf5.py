@@ -214,7 +214,7 @@ MARKS = re.compile(
 )
 """Names of arrays that can mark where episodes begin or end."""
 EPISODE_IDS = re.compile(
-    r"(^|/)(episode|eps?|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
+    r"(^|/)(episode|ep|traj|trajectory|demo|user|session)(_?(id|idx|index|num|number|nr)s?)?$", re.I
 )
 """Names of arrays that seem to contain the id of each step's episode."""
 END_FLAGS = re.compile(

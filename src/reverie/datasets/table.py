@@ -130,6 +130,8 @@ class TableReader(TransitionsReader):
     )
     has_final_steps: bool = False
     """See ``Transitions``."""
+    task_column_name: str = ""
+    """The column with the task of each step, if there are several; it is no observation alone."""
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -223,11 +225,6 @@ class TableReader(TransitionsReader):
     def declared(self) -> dict[str, Any]:
         """Fields of ``DatasetInfo`` that a table written by reverie declares, of the columns that it names itself."""
         return {} if self.options.columns else declared_fields(self._schema_entry(SCHEMA_DECLARED_KEY), self.path)
-
-    @property
-    def task_column_name(self) -> str:
-        """The column with the task of each step, if there are several; it is no observation alone."""
-        return ""
 
     def env_id(self) -> str:
         return str(self.declared.get("env", ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from reverie.core.errors import count_noun
 from reverie.core.hardware import available_memory
@@ -13,11 +13,8 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.build import replay_bytes
 from reverie.replay.sources import split_window
 
-if TYPE_CHECKING:
-    from reverie.experiment.build import Experiment
 
-
-def describe_experiment(experiment: Experiment, folder: Path) -> list[str]:
+def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     """Describe what is about to be trained in ``folder``: its data, its settings, and the bytes of its replay."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
