@@ -173,7 +173,7 @@ def test_a_pulled_folder_has_no_links_out_of_it(copied, tmp_path):
     (tmp_path / "mine").write_text("secret")
     (tmp_path / "shelf/README.md").unlink()
     (tmp_path / "shelf/README.md").symlink_to(tmp_path / "mine")
-    with pytest.raises(RunError, match=r"README\.md is a link to .*mine, outside of the run"):
+    with pytest.raises(RunError, match=r"README\.md is a link to .*mine, outside of "):
         reverie.pull(str(tmp_path / "shelf"), tmp_path / "here")
     assert not (tmp_path / "here").exists()
 

@@ -1,8 +1,10 @@
 """Data that would never end or fill the memory: refused by name, and by size unless the user lifts the limit."""
 
 import gzip
+import io
 import os
 import signal
+import zlib
 from pathlib import Path
 
 import h5py
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from gymnasium import spaces
+from PIL import Image
 
 import formats
 import reverie
@@ -18,6 +21,7 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.tfrecord import TruncatedFileError, iter_tfrecords, parse_tf_example
@@ -47,7 +51,7 @@ def test_only_regular_files_are_read(kind, name, tmp_path):
     file = folder / name
     os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
     for path in (file, folder, folder / "*")[: None if "." in name else 1]:
-        with pytest.raises(RunError, match=f"{name} is not a regular file"):
+        with pytest.raises(RunError, match=f"{name} is (not a regular file|neither a file|a link to /dev/zero)"):
             list(open_reader(str(path)).parts())
 
 
@@ -56,7 +60,7 @@ def test_only_regular_files_of_a_dataset_in_a_folder_are_read(tmp_path):
     file = tmp_path / "d" / "data" / "main_data.hdf5"
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(RunError, match=r"main_data.hdf5 is not a regular file"):
+    with pytest.raises(RunError, match=r"main_data.hdf5 is neither a file nor a folder"):
         open_reader(str(tmp_path / "d"))
 
 
@@ -163,6 +167,49 @@ def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
     files[1].write_bytes(two[: -int.from_bytes(two[-10:-6], "little") - 10] + one[-index:])
     with pytest.raises(DataError, match=r"its index ends at byte [\d,]+, before its content: it seems damaged"):
         open_reader(str(files[1]), ReadOptions(columns={name: name for name in COLUMNS.values()}))
+
+
+def test_a_chunk_of_hdf5_that_expands_beyond_its_own_bytes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("reverie.datasets.hdf5.LARGE_CHUNK", 100)
+    write_hdf5(tmp_path / "x.hdf5")
+    assert open_reader(str(tmp_path / "x.hdf5")).rows() > ROWS
+    with h5py.File(tmp_path / "x.hdf5", "a") as file:
+        file["observations"].id.write_direct_chunk((0, 0), zlib.compress(bytes(10**7)))
+    with pytest.raises(DataError, match="'/observations' has a chunk that expands to more bytes than it has"):
+        open_reader(str(tmp_path / "x.hdf5"))
+    with h5py.File(tmp_path / "x.hdf5", "a") as file:
+        del file["observations"]
+        file.create_dataset("observations", (10**8, 1), np.uint8, chunks=(1, 1))
+    with pytest.raises(DataError, match="'/observations': 100,000,000 of 100,000,000 chunks are missing"):
+        open_reader(str(tmp_path / "x.hdf5"))
+
+
+def test_groups_in_groups_in_groups_are_refused_before_they_are_walked(tmp_path):
+    write_hdf5(tmp_path / "x.hdf5")
+    with h5py.File(tmp_path / "x.hdf5", "a") as file:
+        file.create_group("g/" * 3000)
+    with pytest.raises(DataError, match="has groups inside each other: expected at most 100"):
+        open_reader(str(tmp_path / "x.hdf5"))
+
+
+def test_a_picture_of_many_pixels_is_refused(monkeypatch):
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 10**5)
+    Image.new("L", (1000, 1000)).save(content := io.BytesIO(), "PNG")
+    with pytest.raises(RunError, match=r"the column has .* and expands to 1,000,000"):
+        decode_images([content.getvalue()], "the column")
+
+
+def test_links_out_of_a_folder_are_refused_but_those_of_the_hub(tmp_path):
+    hub = tmp_path / "datasets--me--poles"
+    for name in ("blobs", "snapshots/1"):
+        (hub / name).mkdir(parents=True)
+    write_npz(hub / "blobs" / "x.npz")
+    (hub / "snapshots/1/x.npz").symlink_to("../../blobs/x.npz")
+    assert open_reader(str(hub / "snapshots/1")).rows() > ROWS
+    (hub / "snapshots/1/config.yaml").touch()
+    (hub / "snapshots/1/wandb").symlink_to(tmp_path)
+    with pytest.raises(RunError, match="1/wandb is a link to"):
+        open_reader(str(hub / "snapshots/1"))
 
 
 def test_links_in_a_circle_are_refused(tmp_path):

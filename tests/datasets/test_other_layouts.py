@@ -6,6 +6,7 @@ import zipfile
 from dataclasses import replace
 
 import h5py
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -297,17 +298,21 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
             "is encoded by pickle: expected",
         ),
         ("b", lambda f: (f / "1.0").unlink() or _set(f, fill_value=None), DataError, "1 of 5 chunks are missing"),
-        ("c", lambda f: (f / "1.0").unlink() or (f / "1.0").symlink_to("/etc/passwd"), DataError, "is a link"),
-        ("d", lambda f: (f / "1.0").unlink() or os.mkfifo(f / "1.0"), RunError, "is not a regular file"),
+        ("c", lambda f: (f / "1.0").unlink() or (f / "1.0").symlink_to("/etc/passwd"), RunError, "is a link"),
+        ("cc", lambda f: f.rename(tmp_path / "state") and f.symlink_to(tmp_path / "state"), RunError, "is a link"),
+        ("d", lambda f: (f / "1.0").unlink() or os.mkfifo(f / "1.0"), RunError, "is neither a file"),
         ("e", lambda f: _set(f, shape=[10**12, 2], chunks=[10**12, 2]), RunError, r"expands to [\d,]+"),
-        ("f", lambda f: (f / "1.0").write_bytes(b"no chunk"), DataError, "f: data/state cannot be read"),
+        ("f", lambda f: (f / "1.0").write_bytes(b"no chunk"), DataError, "f: data/state/1.0 expands to"),
+        ("g", lambda f: _set(f, chunks=[10**12, 2]), RunError, r"expands to [\d,]+"),
+        ("h", lambda f: _set(f, shape=[10**8, 2], chunks=[1, 2], dtype="|i1"), DataError, "chunks are missing"),
+        ("i", lambda f: _set(f, compressor={"id": "zlib"}, filters=[{"id": "zlib"}]), DataError, "zlib and zlib"),
     ]:
         (tmp_path / name).mkdir()
         write_zarr(tmp_path / name)
         change(tmp_path / name / "data/state")
         with pytest.raises(error, match=said):
             list(open_reader(str(tmp_path / name)).parts())
-        if name not in "cd":  # no files of a zip file
+        if name not in ("c", "cc", "d"):  # no files of a zip file
             file = zip_folder(tmp_path / name, tmp_path / f"{name}.zarr.zip", zipfile.ZIP_DEFLATED)
             with pytest.raises(error, match=said.replace("f:", r"f\.zarr\.zip:")):
                 list(open_reader(str(file)).parts())
@@ -317,6 +322,21 @@ def test_zarr_that_runs_code_lacks_chunks_or_leads_elsewhere_is_refused(tmp_path
     monkeypatch.setattr(files, "MAX_RATIO", 10)
     with pytest.raises(RunError, match=r"a\.zarr\.zip has .* and expands to"):
         open_reader(str(tmp_path / "a.zarr.zip"))
+
+
+@pytest.mark.parametrize("codec", ["blosc", "gzip", "lz4", "zstd", "zstd in parts", "zlib", "bz2", "lzma"])
+def test_a_chunk_that_expands_beyond_its_own_bytes_is_refused(codec, tmp_path):
+    write_zarr(tmp_path)
+    name, array = codec.partition(" ")[0], tmp_path / "data/state"
+    _set(array, compressor={"id": name})
+    chunks = [numcodecs.get_codec({"id": name}).encode(x) for x in (np.zeros((2, 2)), np.zeros(10**6, np.uint8))]
+    for file in array.glob("?.?"):
+        file.write_bytes(chunks[0])
+    with open_reader(str(tmp_path)) as reader:
+        assert len(joined(reader.parts())["reward"])
+    (array / "1.0").write_bytes(b"".join(chunks) if "parts" in codec else chunks[1])
+    with pytest.raises(DataError, match=r": data/state/1\.0 expands to more bytes than the chunk has"):
+        list(open_reader(str(tmp_path)).parts())
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -85,7 +85,7 @@ class EvaluationMethods(Player):
         mode = policy_mode(deterministic)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         is_named = isinstance(opponent, Path | str)
-        rival = self.load_opponent(str(opponent), str(self.algo.device)) if is_named else opponent
+        rival: Any = self.load_opponent(str(opponent), str(self.algo.device)) if is_named else opponent
         config, factory = _with_env(self, env)
         settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
         changes = {name: value for name, value in settings.items() if value is not None}

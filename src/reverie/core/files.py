@@ -13,7 +13,7 @@ import re
 import stat
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,6 +58,8 @@ EXPANDED_VARIABLE = "REVERIE_MAX_EXPANDED_GB"
 """Environment variable with another limit, in gigabytes."""
 THIRD_PARTY_FOLDERS = ("wandb",)
 """Folders of a run, next to its config.yaml, that other programs write, with links to their own files."""
+HUB_SNAPSHOTS, HUB_BLOBS = "snapshots", "blobs"
+"""Folders of the Hub's cache: files in the former are links to files in the latter."""
 
 
 def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
@@ -124,25 +126,26 @@ def open_zip(path: Path | str, content: IO[bytes] | None = None) -> Iterator[IO[
         yield file
 
 
-def check_links(folder: Path) -> None:
+def check_links(folder: Path, foreign: Collection[str] = THIRD_PARTY_FOLDERS) -> None:
     """Check that a folder of runs contains only files, folders, and links within the folder; RunError otherwise.
 
-    The folder (of a run, of several seeds or of a search) can be a link itself. Otherwise links in an untrusted folder
-    could redirect writes to other files.
+    The folder (of a run, of several seeds, of a search or of a dataset) can be a link itself. Otherwise links in an
+    untrusted folder could redirect reads and writes to other files. ``foreign``: folders of runs that are left out.
     """
     root = os.path.realpath(folder)
     if os.path.exists(root) and not os.path.isdir(root):
         raise RunError(f"{folder} is a file: expected a run folder. Pass the folder that contains its config.yaml.")
-    for entry in _entries(root):
+    blobs = next((str(above.with_name(HUB_BLOBS)) for above in Path(root).parents if above.name == HUB_SNAPSHOTS), root)
+    for entry in _entries(root, foreign):
         if entry.is_symlink():
             target = os.path.realpath(entry.path)
-            if os.path.commonpath([root, target]) != root:
+            if os.path.commonpath([root, target]) != root and os.path.commonpath([blobs, target]) != blobs:
                 raise RunError(
-                    f"{entry.path} is a link to {target}, outside of the run. Replace it by its target; to keep runs "
-                    "on another disk, move the whole folder there and link it."
+                    f"{entry.path} is a link to {target}, outside of {folder}. Replace it by its target; to keep the "
+                    "folder on another disk, move the whole folder there and link it."
                 )
         elif not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
-            raise RunError(f"{entry.path} is neither a file nor a folder, and not part of a run. Delete it.")
+            raise RunError(f"{entry.path} is neither a file nor a folder. Delete it.")
 
 
 def below(folder: Path, name: str) -> Path:
@@ -152,14 +155,14 @@ def below(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield all that is below ``folder``, without what is in the folders :data:`THIRD_PARTY_FOLDERS` of its runs."""
-    foreign = THIRD_PARTY_FOLDERS if os.path.exists(os.path.join(folder, "config.yaml")) else ()
+def _entries(folder: str, foreign: Collection[str]) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below ``folder``, without what is in the ``foreign`` folders of its runs."""
+    is_run = os.path.exists(os.path.join(folder, "config.yaml"))
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # an active run deletes some
         for entry in entries:
             yield entry
-            if entry.name not in foreign and entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path)
+            if not (is_run and entry.name in foreign) and entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path, foreign)
 
 
 def user_folder(variable: str, usual: str) -> Path | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.files import check_expanded
 from reverie.core.images import open_image
 from reverie.datasets.transitions import LazyColumn
 
@@ -19,9 +22,11 @@ def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
 
     They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
     """
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     try:
+        sizes = [Image.open(io.BytesIO(image)).size for image in images]
+        check_expanded(label, sum(map(len, images)), sum(width * height for width, height in sizes))
         pictures = [open_image(image) for image in images]
     except UnidentifiedImageError:
         raise DataError(

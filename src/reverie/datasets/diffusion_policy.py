@@ -18,27 +18,32 @@ github.com/real-stanford/diffusion_policy, diffusion_policy/common/replay_buffer
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
 import math
-import os
+import re
 import zipfile
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
-from reverie.core.files import check_expanded, check_size, open_zip, read_member
+from reverie.core.files import MAX_EXPANDED, check_expanded, open_zip, read_member
 from reverie.datasets.act import REWARDS
 from reverie.datasets.compressed_images import are_images, decode_column
 from reverie.datasets.hdf5 import NUMBERS_OR_BYTES, check_numbers, is_end_flag
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import COPY_ADVICE, Source, reading
+from reverie.datasets.source import COPY_ADVICE, MAX_MISSING_CHUNKS, Source, reading
 from reverie.datasets.table import COMMON_COLUMN_NAMES
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
@@ -58,6 +63,10 @@ CODECS = frozenset({
     "vlen-bytes",
 })  # fmt: skip
 """Codecs that are read. Others could run code, such as numcodecs' pickle."""
+COMPRESSORS = frozenset({"blosc", "zstd", "zlib", "gzip", "bz2", "lzma", "lz4"})
+"""Those that can make a chunk larger."""
+MAX_WIDER = 8
+"""Times a filter may store a number wider than it is."""
 
 
 class DiffusionPolicyReader(TransitionsReader):
@@ -93,20 +102,29 @@ class DiffusionPolicyReader(TransitionsReader):
 
     def _open(self, name: str) -> Any:
         """Return an array that is complete, of numbers, and not expanded without limit."""
-        folder, stored, metadata = self.path / name, self.files.stored_bytes(name), self.files.metadata(name)
-        codecs = [metadata.get("compressor"), *(metadata.get("filters") or ()), *metadata.get("codecs", ())]
-        kinds = {str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.") for codec in codecs if codec}
-        if unknown := sorted(kinds - CODECS):
+        folder, files, metadata = self.path / name, self.files.files(name), self.files.metadata(name)
+        declared = [*(metadata.get("filters") or ()), metadata.get("compressor"), *metadata.get("codecs", ())]
+        codecs = [str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.") for codec in declared if codec]
+        if unknown := sorted({*codecs} - CODECS):
             raise DataError(f"{folder} is encoded by {unknown[0]}: expected {', '.join(sorted(CODECS))}.")
+        if len(compressors := [codec for codec in codecs if codec in COMPRESSORS]) > 1:
+            raise DataError(f"{folder} is compressed by {' and '.join(compressors)}: expected one of them.")
         import zarr  # takes a while, and every reader is imported to find the format
 
         with reading(folder):
-            array = zarr.open_array(self.files.store(), path=name, mode="r")
-            missing = array.nchunks - array.nchunks_initialized
+            store = _bounded_store(self.files.store(), self.path, codecs)
+            array = zarr.open_array(store, path=name, mode="r")
+            chunk_bytes = math.prod(array.chunks) * array.dtype.itemsize
+            store.max_bytes = MAX_EXPANDED // MAX_WIDER if array.dtype.hasobject else chunk_bytes
+            indices = {tuple(map(int, re.findall(r"\d+", file))) for file in files}
+            missing = array.nchunks - sum(
+                len(index) == array.ndim and all(i < n for i, n in zip(index, array.cdata_shape, strict=True))
+                for index in indices
+            )
         if array.dtype.kind not in NUMBERS_OR_BYTES:
             raise DataError(f"{folder} contains {array.dtype}: expected numbers.")
-        check_expanded(folder, stored, array.nbytes)
-        if missing and array.fill_value is None:
+        check_expanded(folder, sum(files.values()), max(array.nbytes, array.nchunks * chunk_bytes))
+        if missing > MAX_MISSING_CHUNKS or (missing and array.fill_value is None):
             raise DataError(f"{folder}: {missing:,} of {array.nchunks:,} chunks are missing. {COPY_ADVICE}")
         self.add_remark(UNSTORED.format(name, array.nchunks, array.fill_value), missing)
         return array
@@ -162,33 +180,61 @@ class DiffusionPolicyReader(TransitionsReader):
         return self.infer_info(text={"episodes": f"{len(self.ends):,}"})
 
 
-class ZarrFiles(ABC):
-    """The files of arrays, by the names of these, such as ``data/action``."""
+def _bounded_store(store: Any, path: Path, codecs: Sequence[str]) -> Any:
+    """Return the ``store`` of an array of the dataset at ``path``, with the bytes to which its chunks may expand.
 
-    def __init__(self, path: Path) -> None:
+    ``codecs``: of the array, in the order of encoding, one of which may compress.
+    """
+    from zarr.storage import WrapperStore
+
+    number = next((number for number, codec in enumerate(codecs) if codec in COMPRESSORS), None)
+    checksums = 4 * codecs[number:].count("crc32c")
+
+    class BoundedStore(WrapperStore[Any]):
+        max_bytes = 0
+
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            chunk = await super().get(key, prototype, byte_range)
+            if chunk is not None and number is not None and self.max_bytes:
+                content, limit = chunk.to_bytes(), MAX_WIDER * self.max_bytes + 64
+                if expanded_bytes(codecs[number], content[: len(content) - checksums], limit) > limit:
+                    raise DataError(f"{path}: {key} expands to more bytes than the chunk has: it seems damaged.")
+            return chunk
+
+    return BoundedStore(store)
+
+
+class ZarrFiles(ABC):
+    """The files of arrays, by their names below the dataset, such as ``data/action/0.0``."""
+
+    def __init__(self, path: Path, stored_bytes: dict[str, int]) -> None:
+        """``stored_bytes``: bytes of each file."""
         self.path = path
+        self._bytes = stored_bytes
 
     def is_array(self, name: str) -> bool:
         """Return whether a member of a group is an array, not a group."""
-        return self.has_file(f"{name}/.zarray") or (
-            self.has_file(f"{name}/zarr.json") and self.metadata(name).get("node_type") != "group"
+        return f"{name}/.zarray" in self._bytes or (
+            f"{name}/zarr.json" in self._bytes and self.metadata(name).get("node_type") != "group"
         )
 
-    @abstractmethod
     def children(self, group: str) -> list[str]:
         """Return the sorted names of the members of a group."""
+        return sorted({name.partition("/")[0] for name in self.files(group) if "/" in name})
 
-    @abstractmethod
-    def has_file(self, name: str) -> bool:
-        """Return whether there is a file."""
+    def files(self, name: str) -> dict[str, int]:
+        """Return the bytes of the files of an array or a group, by their names in it."""
+        return {
+            file.removeprefix(f"{name}/"): size for file, size in self._bytes.items() if file.startswith(f"{name}/")
+        }
 
-    @abstractmethod
-    def stored_bytes(self, name: str) -> int:
-        """Return the bytes of the files of an array."""
-
-    @abstractmethod
     def metadata(self, name: str) -> dict[str, Any]:
         """Return the metadata of an array."""
+        return self._read_json(next(f"{name}/{file}" for file in METADATA if f"{name}/{file}" in self._bytes))
+
+    @abstractmethod
+    def _read_json(self, name: str) -> dict[str, Any]:
+        """Return the object in a file."""
 
     @abstractmethod
     def store(self) -> Any:
@@ -198,46 +244,31 @@ class ZarrFiles(ABC):
 class ZarrFolder(ZarrFiles):
     """Files in a folder."""
 
-    def children(self, group: str) -> list[str]:
-        return sorted(part.name for part in (self.path / group).iterdir() if part.is_dir())
+    def __init__(self, path: Path) -> None:
+        files = (file for file in path.rglob("*") if file.is_file())
+        super().__init__(path, {file.relative_to(path).as_posix(): file.stat().st_size for file in files})
 
-    def has_file(self, name: str) -> bool:
-        return (self.path / name).is_file()
-
-    def stored_bytes(self, name: str) -> int:
-        return sum(_check_file(entry) for entry in _files_in(self.path / name))
-
-    def metadata(self, name: str) -> dict[str, Any]:
-        return next(read_json(self.path / name / file) for file in METADATA if (self.path / name / file).is_file())
+    def _read_json(self, name: str) -> dict[str, Any]:
+        return read_json(self.path / name)
 
     def store(self) -> Any:
-        return self.path
+        from zarr.storage import LocalStore
+
+        return LocalStore(self.path, read_only=True)
 
 
 class ZarrArchive(ZarrFiles):
     """Files in a zip file, which are read there and not unpacked."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
         with open_zip(path) as file, zipfile.ZipFile(file) as archive:  # not one that expands without limit
-            self.entries: dict[str, zipfile.ZipInfo] = {entry.filename: entry for entry in archive.infolist()}
+            super().__init__(path, {entry.filename: entry.compress_size for entry in archive.infolist()})
 
-    def children(self, group: str) -> list[str]:
-        inside = (name.removeprefix(f"{group}/") for name in self.entries if name.startswith(f"{group}/"))
-        return sorted({name.partition("/")[0] for name in inside if "/" in name})
-
-    def has_file(self, name: str) -> bool:
-        return name in self.entries
-
-    def stored_bytes(self, name: str) -> int:
-        return sum(entry.compress_size for file, entry in self.entries.items() if file.startswith(f"{name}/"))
-
-    def metadata(self, name: str) -> dict[str, Any]:
-        file = next(f"{name}/{file}" for file in METADATA if f"{name}/{file}" in self.entries)
-        with reading(f"{self.path}: {file}"), open_zip(self.path) as content, zipfile.ZipFile(content) as archive:
-            values = json.loads(read_member(self.path, archive, file))
+    def _read_json(self, name: str) -> dict[str, Any]:
+        with reading(f"{self.path}: {name}"), open_zip(self.path) as content, zipfile.ZipFile(content) as archive:
+            values = json.loads(read_member(self.path, archive, name))
             if not isinstance(values, dict):
-                raise DataError(f"{self.path}: {file} contains {type(values).__name__}: expected an object.")
+                raise DataError(f"{self.path}: {name} contains {type(values).__name__}: expected an object.")
             return values
 
     def store(self) -> Any:
@@ -246,20 +277,19 @@ class ZarrArchive(ZarrFiles):
         return ZipStore(self.path, mode="r")
 
 
-def _files_in(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield all files below a folder; DataError for a link, which could lead anywhere."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                raise DataError(f"{entry.path} is a link: expected a file. Copy the data into the folder.")
-            if entry.is_dir():
-                yield from _files_in(Path(entry.path))
-            else:
-                yield entry
+def expanded_bytes(codec: str, chunk: bytes, limit: int) -> int:
+    """Return the bytes of a ``chunk`` encoded by ``codec`` after expansion; counting ends beyond ``limit``."""
+    if codec in ("blosc", "lz4"):
+        start = 4 * (codec == "blosc")
+        return int.from_bytes(chunk[start : start + 4], "little")
+    if codec == "zlib":
+        return len(zlib.decompressobj().decompress(chunk, limit + 1))
+    import zstandard
 
-
-def _check_file(entry: os.DirEntry[str]) -> int:
-    """Return the size of a regular file; RunError for pipes and devices, which may never end."""
-    if not entry.is_file():
-        check_size(Path(entry.path))
-    return entry.stat().st_size
+    decompressor = zstandard.ZstdDecompressor()
+    readers: dict[str, Callable[[IO[bytes]], Any]] = {
+        "gzip": gzip.open, "bz2": bz2.open, "lzma": lzma.open,
+        "zstd": lambda content: decompressor.stream_reader(content, read_across_frames=True),
+    }  # fmt: skip
+    with readers[codec](io.BytesIO(chunk)) as stream:
+        return len(stream.read(limit + 1))

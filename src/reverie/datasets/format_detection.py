@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.files import check_links
 from reverie.core.registry import find
 from reverie.datasets import concat
 from reverie.datasets.data_path import OBJECT, DataLike, InMemoryPath, data_path, split_paths
@@ -43,6 +44,8 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
         if "://" in path and not options.reader:
             return _find("runs and stores")(path, options)
         sources = [Source(file) for file in _matching_paths(path)]
+        for source in filter(lambda source: source.is_folder, sources):
+            check_links(source.path, ())
     location = sources[0].path if len(sources) == 1 else Path(path)
     if options.reader:
         readers = _open_with(options.reader, location, sources, options)

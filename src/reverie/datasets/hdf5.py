@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import re
+import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
@@ -18,12 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.core.files import check_expanded
+from reverie.core.files import MAX_EXPANDED, check_expanded
 from reverie.core.space_json import space_from_json
 from reverie.datasets.compressed_images import are_images, decode_column, decode_rows
 from reverie.datasets.options import OPTIONAL_COLUMNS, PROPENSITY, REQUIRED_COLUMNS
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, arrays_below, open_hdf5, reading
+from reverie.datasets.source import MAX_MISSING_CHUNKS, Source, arrays_below, open_hdf5, reading
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -46,6 +48,8 @@ NUMBERS_OR_BYTES = "biufSO"
 """Kinds of arrays that are read; bytes are compressed images."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
+LARGE_CHUNK = MAX_EXPANDED // 1032
+"""Bytes of a compressed chunk that could expand to more than a file may: zlib expands a byte to 1032 at most."""
 
 
 def check_storage(item: h5py.Dataset, path: Path) -> None:
@@ -62,6 +66,23 @@ def check_storage(item: h5py.Dataset, path: Path) -> None:
         name = item.name.lstrip("/")
         raise DataError(f"{path}: '{name}' is stored in other files: expected values. Copy them into the file.")
     check_expanded(path, path.stat().st_size, item.size * item.dtype.itemsize)
+    if item.chunks is not None:
+        _check_chunks(item, path)
+
+
+def _check_chunks(item: h5py.Dataset, path: Path) -> None:
+    """Raise DataError if many chunks are missing, or if one that could fill the memory expands beyond its own bytes."""
+    total = math.prod(-(-size // chunk) for size, chunk in zip(item.shape, item.chunks, strict=True))
+    if (missing := total - item.id.get_num_chunks()) > MAX_MISSING_CHUNKS:
+        raise DataError(f"{path}: '{item.name}': {missing:,} of {total:,} chunks are missing. Copy the file again.")
+    if item.compression != "gzip":
+        return
+    limit, offsets = math.prod(item.chunks) * item.dtype.itemsize, list[tuple[int, ...]]()
+    item.id.chunk_iter(lambda chunk: offsets.append(chunk.chunk_offset) if chunk.size > LARGE_CHUNK else None)
+    for offset in offsets:
+        content = item.id.read_direct_chunk(offset)[1]
+        if len(zlib.decompressobj().decompress(content, limit + 1)) > limit:
+            raise DataError(f"{path}: '{item.name}' has a chunk that expands to more bytes than it has: it is damaged.")
 
 
 def _check_filters(data: h5py.Dataset, label: str) -> None:

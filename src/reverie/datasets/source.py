@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 1 << 20
 COPY_ADVICE = "Download or copy the dataset again."
+MAX_DEPTH = 100
+"""Maximum number of HDF5 groups inside each other; the time of the walk grows with its cube."""
+MAX_MISSING_CHUNKS = 10_000
+"""Maximum number of chunks of an array that are not stored: a chunk takes time, even if it takes no space."""
 GZIP = b"\x1f\x8b"
 """First bytes of files that are compressed with gzip."""
 TEXT_SUFFIXES = {".csv": ",", ".tsv": "\t"}
@@ -179,8 +183,14 @@ def check_links(path: Path, changed: int) -> None:
     from h5py import h5l
 
     links: list[tuple[bytes, int]] = []
+
+    def visit(name: bytes, link: Any) -> bytes | None:
+        links.append((name, link.type))
+        return name if name.count(b"/") > MAX_DEPTH else None  # a name ends the walk
+
     with import_optional("h5py", "hdf5").File(path, "r") as file:
-        file.id.links.visit(lambda name, link: links.append((name, link.type)), info=True)
+        if file.id.links.visit(visit, info=True) is not None:
+            raise DataError(f"{path} has groups inside each other: expected at most {MAX_DEPTH}.")
         for name, kind in links:
             if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and _leads_somewhere(file, name)):
                 target = file.id.links.get_val(name)
