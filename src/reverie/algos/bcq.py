@@ -27,7 +27,7 @@ from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -76,11 +76,6 @@ class BCQObjective(TDObjective):
         loss = reconstruction + 0.5 * divergence
         metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
         return Losses({"vae": loss}, metrics)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:

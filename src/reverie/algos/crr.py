@@ -24,7 +24,7 @@ from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -45,11 +45,6 @@ class CRRObjective(TDObjective):
         self.critic = critic
         self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""

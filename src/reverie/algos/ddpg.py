@@ -24,7 +24,7 @@ from reverie.nn.network import share_encoder, unshared_parameters
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -40,11 +40,6 @@ class DDPGObjective(TDObjective):
         self.critic = critic
         self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
-        value = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return regression_error(value, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q(s, mu(s))], whose gradient is equation 6."""
