@@ -18,7 +18,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble, many_action_values
+from reverie.nn.actor_critic import many_action_values
 from reverie.nn.actors import GaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
@@ -108,10 +108,6 @@ class CRR(ModelFree):
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
         return self.losses(actor, self.build_critic(obs_spec, action_spec), c, self.clip_to_return_range)
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        c = self.cfg
-        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
 
 # ---------------------------------------------------------------------- settings

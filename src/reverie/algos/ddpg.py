@@ -17,7 +17,7 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble
+from reverie.nn.actor_critic import DeterministicActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.network import share_encoder, unshared_parameters
@@ -77,10 +77,6 @@ class DDPG(DelayedActorLearner):
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        c = self.cfg
-        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critic; then of the actor through the new critic, and of the targets: Algorithm 1."""

@@ -18,7 +18,6 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.actors import CategoricalActor, FixedStdGaussianActor, HybridActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
@@ -113,9 +112,6 @@ class IQL(ModelFree):
         self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        return QEnsemble(obs_spec, action_spec.width, self.cfg.networks, copies=2, dtype=self.cfg.dtype)
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.
