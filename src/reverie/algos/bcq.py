@@ -18,7 +18,7 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import QEnsemble, many_action_values
+from reverie.nn.actor_critic import many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import is_traced
@@ -27,7 +27,7 @@ from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -76,11 +76,6 @@ class BCQObjective(TDObjective):
         loss = reconstruction + 0.5 * divergence
         metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
         return Losses({"vae": loss}, metrics)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -141,9 +136,6 @@ class BCQ(ModelFree):
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)
         self._policy = BestOfSamplesPolicy(self.objective.best_action, cfg.num_act_samples, vae.latent, device)
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        return QEnsemble(obs_spec, action_spec.width, self.cfg.networks, copies=2, dtype=self.cfg.dtype)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""

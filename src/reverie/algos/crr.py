@@ -18,13 +18,13 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble, many_action_values
+from reverie.nn.actor_critic import many_action_values
 from reverie.nn.actors import GaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -45,11 +45,6 @@ class CRRObjective(TDObjective):
         self.critic = critic
         self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
@@ -113,10 +108,6 @@ class CRR(ModelFree):
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
         return self.losses(actor, self.build_critic(obs_spec, action_spec), c, self.clip_to_return_range)
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        c = self.cfg
-        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
 
 # ---------------------------------------------------------------------- settings

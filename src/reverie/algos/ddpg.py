@@ -17,14 +17,14 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble
+from reverie.nn.actor_critic import DeterministicActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.network import share_encoder, unshared_parameters
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -40,11 +40,6 @@ class DDPGObjective(TDObjective):
         self.critic = critic
         self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
-        value = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return regression_error(value, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q(s, mu(s))], whose gradient is equation 6."""
@@ -82,10 +77,6 @@ class DDPG(DelayedActorLearner):
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        c = self.cfg
-        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=c.num_critics, dtype=c.dtype)
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critic; then of the actor through the new critic, and of the targets: Algorithm 1."""

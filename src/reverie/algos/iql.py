@@ -18,7 +18,6 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.actors import CategoricalActor, FixedStdGaussianActor, HybridActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
@@ -73,7 +72,7 @@ class IQLObjective(TDObjective):
         loss = masked_mean(_expectile_loss(q_value - value, self.cfg.expectile), mask)
         return Losses({"value": loss}, {"train/state_value": masked_mean(value.detach(), mask)})
 
-    def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:
+    def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:  # type: ignore[override]  # of shared values
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
         mask = transition_mask(batch.is_last)
         advantage = q_value - values[:, :-1]  # [B, T-1]
@@ -82,7 +81,7 @@ class IQLObjective(TDObjective):
         metrics = {"train/advantage": masked_mean(advantage, mask), "train/weight": masked_mean(weight, mask)}
         return Losses({"actor": -masked_mean(weight * log_pi, mask)}, metrics)
 
-    def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
+    def critic_loss(self, batch: Batch, values: Tensor) -> Losses:  # type: ignore[override]
         """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
         q, c = self.critic(obs_before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
         return squared_error(q, c.value_estimator(batch, values[:, 1:], self.discount), batch)
@@ -113,9 +112,6 @@ class IQL(ModelFree):
         self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
-
-    def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        return QEnsemble(obs_spec, action_spec.width, self.cfg.networks, copies=2, dtype=self.cfg.dtype)
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.

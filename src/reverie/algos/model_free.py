@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, num_continuous
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, State, Update, Window
+from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.batch_norm import BatchBody
 from reverie.nn.cnn import Drq, are_small, images_of
@@ -86,12 +87,14 @@ class ModelFree(Algorithm):
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
     def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        """Return the critics of an actor-critic learner; a subclass may return any module with the same outputs.
+        """Return the critics of an actor-critic learner, by default ``num_critics`` or two networks.
 
-        If it has the attribute ``inputs``, a :class:`~reverie.nn.network.ObsConcat`, other networks use its encoder of
-        images, which only the critic's loss trains. Otherwise each network has its own.
+        A subclass may return any module with the same outputs. If it has the attribute ``inputs``, a
+        :class:`~reverie.nn.network.ObsConcat`, other networks use its encoder of images, which only the critic's loss
+        trains. Otherwise each network has its own.
         """
-        raise missing_method_error(self, "build_critic")
+        c, copies = self.cfg, getattr(self.cfg, "num_critics", 2)
+        return QEnsemble(obs_spec, action_spec.width, c.networks, copies=copies, dtype=c.dtype)
 
     def build_novelty(self, action_spec: ActionSpec) -> NoveltyModel | None:
         """Return the networks of ``intrinsic_reward``, after all other networks; None if there is none."""

@@ -15,7 +15,7 @@ from reverie.core.kernel_dispatch import NotesChanges
 from reverie.core.types import Batch
 from reverie.nn.optim import register_scheduled
 from reverie.objectives.estimators import TD0, ValueEstimator
-from reverie.objectives.td import Losses, RegressionLoss
+from reverie.objectives.td import Losses, RegressionLoss, obs_before, regression_error
 
 CLIPPED_SHARE = 0.25
 """Maximum distance of returns from the atoms, as a share of their range."""
@@ -44,7 +44,7 @@ class TDObjective(NotesChanges, nn.Module):
     """The losses of temporal-difference learning over any networks, usable on their own.
 
     ``objective(batch)`` returns the loss terms by name. The gradient of each term reaches only its own networks. Each
-    paper's subclass defines :meth:`critic_loss`, :meth:`targets` and, if there is an actor, :meth:`actor_loss`.
+    paper's subclass defines :meth:`targets` or :meth:`critic_loss` and, if there is an actor, :meth:`actor_loss`.
     """
 
     discount: Any
@@ -61,15 +61,16 @@ class TDObjective(NotesChanges, nn.Module):
         critic, actor = self.critic_loss(batch), self.actor_loss(batch)
         return Losses(critic.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
 
-    def critic_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
-        """Return the term ``critic`` of a batch ``[B, T]``."""
-        raise missing_method_error(self, "critic_loss")
+    def critic_loss(self, batch: Batch) -> Losses:
+        """Return the term ``critic`` of a batch ``[B, T]``: sum_i E[(Q_i(s, a) - y)^2], or another ``critic_loss``."""
+        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [(K,) B, T-1]
+        return regression_error(values, self.targets(batch), batch, getattr(self.cfg, "critic_loss", "l2"))
 
-    def actor_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
+    def actor_loss(self, batch: Batch) -> Losses:
         """Return the term ``actor`` of a batch ``[B, T]``; by default there is none."""
         return Losses({})
 
-    def targets(self, *inputs: Any, **kwargs: Any) -> Tensor:
+    def targets(self, batch: Batch) -> Tensor:
         """Return the TD targets y ``[B, T - 1]`` of the critic, without gradient."""
         raise missing_method_error(self, "targets")
 

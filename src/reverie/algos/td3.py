@@ -21,7 +21,7 @@ from reverie.nn.functional import clipped_noise
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -42,11 +42,6 @@ class TD3Objective(TDObjective):
         self.critic = critic
         self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau)
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""

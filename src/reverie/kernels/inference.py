@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from reverie.core.kernel_dispatch import ModuleChanges
 from reverie.core.protocols import Policy
 from reverie.core.specs import MASK_KEY
 from reverie.core.tree import rebuilder, tensors_in
@@ -85,21 +83,16 @@ class Captures:
         self.numbers = numbers
         self.by_key: dict[Any, Capture | None] = {}
         self.watches: list[ModuleWatch] = [ModuleWatch(network) for network in dict.fromkeys(networks)]
-        self.has_hook: bool = any(watch.hook for watch in self.watches)
-        self.supported: bool = supported and not self.has_hook
-        self.num_noted: int = ModuleChanges.count
-        self.num_handles: int = RemovableHandle.next_id
+        self.supported: bool = supported and not any(watch.hook for watch in self.watches)
         self.parts: list[int] = _part_ids(owner)
 
     def have_expired(self, owner: object) -> bool:
         """Return whether an attribute of the function or policy, or one of its networks, was changed.
 
-        New hooks are noticed at once, anything else after :class:`ModuleChanges`.
+        New hooks are noticed at once, anything else after :class:`~reverie.core.kernel_dispatch.ModuleChanges`.
         """
-        is_same = self.num_noted == ModuleChanges.count and self.num_handles == RemovableHandle.next_id
-        if is_same and not self.has_hook:
+        if not any(watch.has_hint() for watch in self.watches):
             return False
-        self.num_noted, self.num_handles = ModuleChanges.count, RemovableHandle.next_id
         return any(watch.find_change() for watch in self.watches) or _part_ids(owner) != self.parts
 
     def call(self, kind: Hashable, tensors: list[Tensor], function: Callable[[Any], Any], inputs: object) -> Any:

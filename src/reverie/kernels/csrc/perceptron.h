@@ -126,11 +126,4 @@ static inline void gradient_narrow(const float *x, int64_t inputs, const float *
     }
 }
 
-/* Return the layer of panel number `*item`, counted over all layers from `widths` on; `*item` becomes the panel in it. */
-static inline int64_t find_panel(const int64_t *widths, int64_t *item) {
-    int64_t l = 0;
-    while (*item >= panels_of(widths[l])) *item -= panels_of(widths[l++]);
-    return l;
-}
-
 #endif
