@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from reverie.nn.preprocess import Preprocessor
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import IDENTITY, RewardTransform
 
-if TYPE_CHECKING:  # which imports this file
-    from reverie.algos.tdmpc2 import TDMPC2Objective
-
 
 class LatentWorld:
     """The world model with the interface of ``world_model.py: WorldModel`` and its RSSM, for inspection.
@@ -36,7 +33,7 @@ class LatentWorld:
 
     def __init__(self, learner: InspectableWorldModel) -> None:
         self.learner = learner
-        self.objective: TDMPC2Objective = learner.objective
+        self.objective: Any = learner.objective
         self.rssm = self
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
@@ -102,7 +99,7 @@ class LatentWorld:
 class LatentActor(NamedTuple):
     """The policy over features ``[..., L + 1]``, without planning, for inspection."""
 
-    objective: TDMPC2Objective
+    objective: Any
     slices: dict[str, slice]
 
     def __call__(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
@@ -118,7 +115,7 @@ class InspectableWorldModel(Dreamer):
     """The interface of a Dreamer, implemented by the networks of TD-MPC2."""
 
     cfg: Any
-    objective: TDMPC2Objective
+    objective: Any
     preprocess: Preprocessor
     slices: dict[str, slice]
 
