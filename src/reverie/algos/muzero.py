@@ -323,7 +323,7 @@ class PriorActor(NamedTuple):
 class MuZero(ReanalyzingLearner, InspectableWorldModel):
     """The learner of MuZero: the networks, their update, and the policy that searches."""
 
-    objective: MuZeroObjective  # type: ignore[assignment]  # which has no continuous actions
+    objective: MuZeroObjective
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: MuZeroConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
