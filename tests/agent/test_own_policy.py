@@ -101,9 +101,10 @@ def lowest(obs, action_masks):
 
 @pytest.mark.parametrize("tell", ["info", "method", "observation"])
 @pytest.mark.parametrize("policy", [lowest, Legal(), type("Model", (), {"predict": staticmethod(lowest)})()])
-def test_a_policy_gets_the_legal_actions(policy, tell):
+def test_a_policy_gets_the_legal_actions(policy, tell, tmp_path):
     options = {"kwargs": {"tell": tell}}
     assert len(reverie.evaluate(Masked, policy, 2, env_options=options).scores) == 2  # an illegal action is an error
+    reverie.record(Masked, policy, episodes=1, out=tmp_path / "own", format="store", env_options=options)
 
 
 @pytest.mark.parametrize("owner", ["policy", "environment"])

@@ -202,7 +202,7 @@ def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
     with contextlib.closing(build(with_dataset_env(config, None))) as experiment, h5py.File(pendulum) as file:
-        found = experiment.dataset.column("action")[:40, 0]
+        found = experiment.offline.dataset.column("action")[:40, 0]
         np.testing.assert_allclose(found, file["actions"][:40, 0] / 2, rtol=1e-6)
         assert experiment.action_spec.parts["action"].high == (2.0,)
 

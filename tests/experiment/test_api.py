@@ -188,7 +188,7 @@ def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) 
     for experiment, message in ((acted, "actors = 1: a callback cannot"), (several, "learners = 2: callbacks run in")):
         with contextlib.closing(experiment), pytest.raises(RunError, match=message):
             experiment.callback_env("training")
-    assert acted.callback_env("evaluation") is acted.eval_env
+    assert acted.callback_env("evaluation") is acted.envs.evaluation
     several.team.rank = 1
     patient = settings(patience=3, schedule__eval_every=20, env__num=2)
     validate_config(patient.merge(learner_share(patient, several.team)))  # evaluates nothing itself

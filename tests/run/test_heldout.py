@@ -88,7 +88,7 @@ def test_held_out_episodes_are_never_learned_from_and_measuring_changes_nothing(
     episode = np.cumsum(rows.column("is_first"))
     with contextlib.closing(build(read_config(tmp_path / "plain"))) as experiment:
         for name in ("obs/observation", "reward", "is_first", "is_last"):
-            np.testing.assert_array_equal(experiment.dataset.column(name), rows.column(name)[episode < 4])
+            np.testing.assert_array_equal(experiment.offline.dataset.column(name), rows.column(name)[episode < 4])
     with pytest.raises(RunError, match=r"the dataset differs from the one the run was trained on \(123 rows"):
         train(pendulum, tmp_path / "plain", updates=31, **more | {"heldout_fraction": 0.5})
 
@@ -121,5 +121,7 @@ def test_losses_on_held_out_data_have_the_names_of_an_update(pendulum: Path, alg
         before = {name: value.clone() for name, value in experiment.algo.state_dict()["model"].items()}
         names = {name.removeprefix("heldout/") for name in experiment.heldout()}
         torch.testing.assert_close(experiment.algo.state_dict()["model"], before, rtol=0, atol=0)
-        trained = {name for _ in range(2) for name in experiment.algo.update(experiment.dataset.sample()).metrics}
+        trained = {
+            name for _ in range(2) for name in experiment.algo.update(experiment.offline.dataset.sample()).metrics
+        }
         assert names == {name for name in trained if name.startswith("loss/")} - UNMEASURED.get(algorithm, set())

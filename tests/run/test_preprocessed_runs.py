@@ -96,7 +96,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
     rebuilt.algo.load_state_dict(
         read_checkpoint(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"]
     )
-    env = rebuilt.eval_env
+    env = rebuilt.envs.evaluation
     step, inner = env.reset(3), rebuilt.algo.policy.initial(2)
     key = next(iter(step.obs))
     alone, together = [None, None], None

@@ -177,7 +177,8 @@ class SampleReader(PlayedReader):
         if mask_in(obs) is not None:
             obs[MASK_KEY][:] = 1  # a random mask can leave no legal action
         step = {"observations": obs, "actions": actions, "rewards": np.zeros(1), "seed": None}
-        yield rows_of(step | {"terminations": [True], "truncations": [False]}, pair)
+        rows, mask = rows_of(step | {"terminations": [True], "truncations": [False]}, pair), f"obs/{MASK_KEY}"
+        yield rows | ({mask: np.ones_like(rows[mask])} if mask in rows else {})  # which permits the random action
 
 
 def _check_format(agent: Player, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:

@@ -88,11 +88,10 @@ def check_env_command(args: list[str]) -> int:
 
 def _print_report(report: EnvReport, settings: EnvConfig) -> None:
     """Print how learners see an environment, its statistics, the algorithms that support it, and the findings."""
-    current, usual = vars(settings), vars(EnvConfig(id=settings.id))
     actions = {} if report.action_spec is None else report.action_spec.parts
-    changed = {name for name in current if current[name] != usual[name]} - {*marked(Mark.COPIES)}
+    changed = settings.changed({*vars(settings)} - {*marked(Mark.COPIES), "id"})
     sections = {
-        "settings": sorted((name, str(current[name])) for name in changed),
+        "settings": sorted((name, str(value)) for name, value in changed.items()),
         "learners see": [(key, _format_obs(key, x, report.measurements)) for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
         "environment": [

@@ -22,8 +22,8 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.datasets.compressed_images import decode_rows
 from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
-from reverie.datasets.source import Source, arrays_below, natural_sort_key, open_hdf5, reading
+from reverie.datasets.reader import DatasetInfo, FilesReader, ReadOptions
+from reverie.datasets.source import Source, arrays_below, open_hdf5, reading
 from reverie.datasets.tasks import FAILED, TASK_KEYS, find_task, has_failed
 from reverie.datasets.time_order import note_disorder
 from reverie.datasets.transitions import UNMARKED, LazyColumn, Transitions, TransitionsReader, chain
@@ -32,7 +32,7 @@ OBSERVATIONS, ACTION, IMAGES = "observations", "action", "images/"
 REWARDS = ("reward", "rewards")
 
 
-class ActReader(TransitionsReader):
+class ActReader(FilesReader, TransitionsReader):
     """See the top of this file."""
 
     format = "ALOHA/ACT (HDF5)"
@@ -46,13 +46,8 @@ class ActReader(TransitionsReader):
         with open_hdf5(source.path) as file:
             return hasattr(file[OBSERVATIONS], "keys")
 
-    @classmethod
-    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
-        return [cls(path, options, [source.path for source in sources])]
-
     def __init__(self, path: Path, options: ReadOptions | None = None, paths: Sequence[Path] = ()) -> None:
-        super().__init__(path, options)
-        self.paths: list[Path] = sorted(paths or [path], key=natural_sort_key)
+        super().__init__(path, options, paths)
         self.opened: Hdf5File = Hdf5File(self.paths[0])
         self.lengths: list[int] = []
         self.names: set[str] = self._names(self.paths[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -52,11 +52,6 @@ def _recorded_env_config(info: DatasetInfo) -> EnvConfig:
     return DEFAULTS.merge(dict(info.env_settings))
 
 
-def _nondefault(env: EnvConfig, names: Iterable[str]) -> list[str]:
-    """Return those of the settings ``names`` that are not the defaults."""
-    return [name for name in names if getattr(env, name) != getattr(DEFAULTS, name)]
-
-
 def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
     """Return the settings of ``env`` that still have to be applied to recorded rows.
 
@@ -67,7 +62,7 @@ def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
         value = getattr(env, name)
         if value in (getattr(DEFAULTS, name), getattr(recorded, name)):
             continue
-        applied = _nondefault(recorded, APPLICABLE.get(name, (name,)))
+        applied = recorded.changed(APPLICABLE.get(name, (name,)))
         if name in APPLICABLE and not applied:
             pending_settings[name] = value
             continue
@@ -111,9 +106,9 @@ def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> 
 def nondefault_settings(info: DatasetInfo) -> list[str]:
     """Return the declared settings that are not defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
     recorded = _recorded_env_config(info)
-    settings = _nondefault(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
+    settings = recorded.changed((*APPLICABLE, *INAPPLICABLE, "noop_max"))
     wrappers = [_wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
-    return [f"env.{name} = {getattr(recorded, name)}" for name in settings] + wrappers
+    return [f"env.{name} = {value}" for name, value in settings.items()] + wrappers
 
 
 def check_obs_compatible(obs_spec: ObsSpec, env: EnvConfig) -> None:
@@ -136,7 +131,7 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
     """Return the settings of the dataset's environment: as declared, and else the settings of ``env``."""
     env = env or DEFAULTS
     if info.env_settings:  # except the number of copies, and requested settings that can be applied here
-        keep = {"num", "vectorization", *_nondefault(env, (*APPLICABLE, "kwargs", "max_episode_steps"))}
+        keep = {"num", "vectorization", *env.changed((*APPLICABLE, "kwargs", "max_episode_steps"))}
         return env.merge({name: value for name, value in info.env_settings.items() if name not in keep})
     config = env.merge({"id": info.env, "kwargs": dict(env.kwargs or info.env_kwargs)})
     spec = find_registered(info.env) if env.max_episode_steps is None and info.max_episode_steps is not None else None

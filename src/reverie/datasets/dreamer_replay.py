@@ -30,8 +30,8 @@ from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, se
 from reverie.datasets.npz import arrays_in, is_observation, open_npz
 from reverie.datasets.options import PROPENSITY
 from reverie.datasets.pydreamer import FIRST_STEPS_MISSING, is_one_hot
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, to_bool_column
-from reverie.datasets.source import Source, natural_sort_key
+from reverie.datasets.reader import DatasetInfo, FilesReader, ReadOptions, to_bool_column
+from reverie.datasets.source import Source
 from reverie.datasets.transitions import OPEN, UNMARKED
 
 NOT_OBSERVED = frozenset(
@@ -42,7 +42,7 @@ NOT_OBSERVED_PREFIXES = ("log_", "log/", "dyn/", "enc/", "dec/")
 ONE_FLAG = "there is no {}: an episode ends where the next one begins"
 
 
-class DreamerReader(Reader):
+class DreamerReader(FilesReader):
     """See the top of this file."""
 
     format = "Dreamer npz"
@@ -56,14 +56,10 @@ class DreamerReader(Reader):
         num_flags = len(source.names.intersection(FLAGS[:2]))
         return "action" in source.names and num_flags > is_pydreamer
 
-    @classmethod
-    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
-        return [cls(path, options, [source.path for source in sources])]
-
     def __init__(self, path: Path, options: ReadOptions | None = None, paths: Sequence[Path] = ()) -> None:
-        super().__init__(path, options)
-        self.streams: list[list[Path]] = _streams(sorted(paths or [path], key=natural_sort_key))
-        self.paths: list[Path] = list(itertools.chain.from_iterable(self.streams))
+        super().__init__(path, options, paths)
+        self.streams: list[list[Path]] = _streams(self.paths)
+        self.paths = list(itertools.chain.from_iterable(self.streams))
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -25,9 +26,9 @@ from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, is_observation, open_npz
 from reverie.datasets.options import PROPENSITY
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
+from reverie.datasets.reader import DatasetInfo, FilesReader, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
-from reverie.datasets.source import Source, natural_sort_key, reading
+from reverie.datasets.source import Source, reading
 
 ROW_ARRAYS = {"action", "reward", "terminal", "reset"}
 GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -39,7 +40,7 @@ EMPTY = "a file without rows is skipped"
 FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
-class PyDreamerReader(Reader):
+class PyDreamerReader(FilesReader):
     """Reads files in the order of the numbers in their names."""
 
     format = "PyDreamer npz"
@@ -58,10 +59,7 @@ class PyDreamerReader(Reader):
         reader.add_remark(f"{min(lost, default='')} is missing next to the files: {LOST_METADATA}", int(len(lost) == 1))
         return [reader]
 
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
-        super().__init__(path, options)
-        self.paths: list[Path] = sorted(paths, key=natural_sort_key)
-        self.spec: ObsSpec = {}
+    spec: ObsSpec = MappingProxyType({})
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"

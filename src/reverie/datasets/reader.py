@@ -28,7 +28,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.terminal import progress_bars
 from reverie.datasets.options import ColumnNames as ColumnNames
 from reverie.datasets.options import ReadOptions as ReadOptions
-from reverie.datasets.source import Source, reading
+from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.envs.limits import EXACT, INEXACT, is_rounded, is_wide
 
 Space = spaces.Space[Any]
@@ -317,3 +317,15 @@ def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[R
                 show_progress(description, num_rows, total)
 
         yield track_progress
+
+
+class FilesReader(Reader):
+    """A dataset in several files, ``paths``, in the natural order of their names."""
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        return [cls(path, options, [source.path for source in sources])]
+
+    def __init__(self, path: Path, options: ReadOptions | None = None, paths: Sequence[Path] = ()) -> None:
+        super().__init__(path, options)
+        self.paths: list[Path] = sorted(paths or [path], key=natural_sort_key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import FLAGS
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
+from reverie.datasets.reader import DatasetInfo, FilesReader
 from reverie.datasets.source import Source
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
@@ -66,15 +66,11 @@ class ShardSummary(NamedTuple):
     shape: tuple[int, ...]
 
 
-class RLUnpluggedReader(Reader):
+class RLUnpluggedReader(FilesReader):
     """Reads one shard, or several."""
 
     format = "RL Unplugged Atari (TFRecord)"
     suffixes: ClassVar[tuple[str, ...]] = (".tfrecord", ".tfrecords")
-
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
-        super().__init__(path, options)
-        self.paths = paths
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -83,10 +79,6 @@ class RLUnpluggedReader(Reader):
     @classmethod
     def files_in(cls, folder: Source) -> list[Path]:
         return sorted({*super().files_in(folder), *(path for path in folder.children if SHARD.fullmatch(path.name))})
-
-    @classmethod
-    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
-        return [cls(path, options, [source.path for source in sources])]
 
     def supports_option(self, option: str) -> bool:
         return option == "partial"

@@ -271,7 +271,7 @@ class Collector:
     def evaluate(self, episodes: int = 10, *, video: Path | str | None = None) -> Evaluation:
         """Play whole episodes without exploration, in other environments; film the first one as ``video``."""
         config = self.experiment.config.merge({"eval_episodes": episodes, "eval_video": video is not None})
-        if self.experiment.eval_env is None:
+        if self.experiment.envs.evaluation is None:
             raise ConfigError("there is only the environment that collects. Pass a function that makes it.")
         evaluation = replace(self.experiment, config=config).evaluate("evaluation")
         if video is not None and evaluation.frames is not None:

@@ -219,7 +219,7 @@ def run_follower(
             with team.use_group():
                 training.train_loop(
                     experiment.algo, experiment.source, experiment.clock, experiment.meter,
-                    collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
+                    collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.config.schedule,
                 )  # fmt: skip
             team.await_command()
             return team.broadcast_object()  # type: ignore[no-any-return]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -141,6 +141,11 @@ class EnvConfig(Config):
         for entry in self.wrappers:
             parse_wrapper(entry)
 
+    def changed(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return those of the settings ``names`` that are not the defaults."""
+        usual = EnvConfig()
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
+
     def single_env_text(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in marked(Mark.COPIES)}
@@ -161,6 +166,11 @@ def marked(*marks: Mark) -> tuple[str, ...]:
     """Return the names of the settings of ``EnvConfig`` that have one of the ``marks``."""
     hints = get_type_hints(EnvConfig, include_extras=True)
     return tuple(f.name for f in fields(EnvConfig) if set(marks) & {*getattr(hints[f.name], "__metadata__", ())})
+
+
+def settings_text(settings: Mapping[str, object]) -> str:
+    """Return settings of the environment in messages: ``env.resize = (64, 64), env.grayscale = True``."""
+    return ", ".join(f"env.{name} = {value!r}" for name, value in settings.items())
 
 
 def env_name(env: EnvLike) -> str:

@@ -22,7 +22,7 @@ from reverie.core.masks import check_mask_shape, ensure_legal_choice, has_choice
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
 from reverie.core.types import ExecutedActions, State, Step
-from reverie.envs.config import EnvConfig, Mark, marked
+from reverie.envs.config import EnvConfig, Mark, marked, settings_text
 from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.make_native_vector import add_batch_axis
 from reverie.envs.suites import RANDOM_START, package_versions
@@ -283,10 +283,9 @@ def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
 
 def _check_device_settings(config: EnvConfig) -> None:
     """Raise ConfigError if ``config`` has settings that environments on a device cannot apply."""
-    usual = EnvConfig()
-    wrong = [name for name in marked(Mark.SINGLE, Mark.HOST) if getattr(config, name) != getattr(usual, name)]
-    wrong += ["vectorization"] if config.vectorization == "async" else []
+    wrong = config.changed(marked(Mark.SINGLE, Mark.HOST))
+    wrong |= {"vectorization": "async"} if config.vectorization == "async" else {}
     if wrong:
-        settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
         advice = " Frames are stacked by algo.frame_stack." if "frame_stack" in wrong else ""
-        raise ConfigError(f"{settings}: not supported by environments on a device. Remove {', '.join(wrong)}.{advice}")
+        text = f"{settings_text(wrong)}: not supported by environments on a device"
+        raise ConfigError(f"{text}. Remove {', '.join(wrong)}.{advice}")

@@ -16,7 +16,7 @@ from reverie.core.imports import import_module_of
 from reverie.core.logger import logger
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import first_item
-from reverie.envs.config import EnvConfig, Mark, marked
+from reverie.envs.config import EnvConfig, Mark, marked, settings_text
 from reverie.envs.limits import NO_LIMIT
 from reverie.envs.suites import ENVPOOL, is_atari, register_id
 from reverie.envs.tensor_vector import TensorVector, attribute, is_batched_env, is_tensor_vector
@@ -37,14 +37,11 @@ ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 
 def _check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
     """Raise ConfigError if settings cannot be applied to a native vector environment, which applies ``supported``."""
-    usual = EnvConfig()
-    names = [name for name in marked(Mark.SINGLE) if name not in supported]
-    if wrong := [name for name in names if getattr(config, name) != getattr(usual, name)]:
-        settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
-        defaults = ", ".join(f"env.{name} = {getattr(usual, name)!r}" for name in wrong)
+    if wrong := config.changed(name for name in marked(Mark.SINGLE) if name not in supported):
+        defaults = {name: getattr(EnvConfig(), name) for name in wrong}
         raise ConfigError(
-            f"{settings} with env.vectorization = native: native vector environments are used unchanged. Set "
-            f"{defaults}, or use env.vectorization = sync."
+            f"{settings_text(wrong)} with env.vectorization = native: native vector environments are used unchanged. "
+            f"Set {settings_text(defaults)}, or use env.vectorization = sync."
         )
 
 

@@ -31,7 +31,7 @@ from reverie.core.types import FLAGS, Batch, Mode, Window
 from reverie.envs.config import EnvLike
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
-from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
+from reverie.experiment.environments import Environments, EnvMakers, ProbedEnv, open_environments, plays, probe_env
 from reverie.experiment.goals import ignore_row_rewards, relabel_goals
 from reverie.experiment.learned_reward import LearnedReward, RelabeledSource, build_learned_reward
 from reverie.experiment.offline import (
@@ -57,7 +57,6 @@ from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
-from reverie.run.config import Schedule, ScoreMetric
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.episodes import CollectorProtocol
 from reverie.run.evaluate import Estimator, Evaluation, EvaluationPurpose, MeasurementResult, episode_limit, evaluate
@@ -86,43 +85,19 @@ class Experiment:
     """Source of the learner's batches."""
     collector: CollectorProtocol | None
     """None in an offline run."""
-    schedule: Schedule
-    """How often to log, evaluate, save and report."""
-    score: ScoreMetric
-    """Evaluation metric that selects the best agent."""
-    log_episodes: bool
-    """Whether a line is logged for each finished episode."""
-    stop_score: float | None
-    """Evaluation score at which training stops; None: never stop at a score."""
-    patience: int | None
-    """Stop after this many consecutive evaluations without improvement; None: never stop early."""
-    measurement: Literal["", "eval", "estimate"]
-    """The measurement at the end of the run: an evaluation, an estimate, or nothing."""
     heldout: Callable[[], Mapping[str, float]] | None = None
     """Returns metrics of the learner on held-out rows; None if there are none."""
     store: Any = None
     """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
-    env: Env | None
-    """Training environments; None in an offline run. With actors, which have their own environments, one is made to
-    read its spaces, and closed."""
+    envs: Environments
+    """With actors, which have their own environments, the one for training is made to read its spaces, and closed."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
     """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors; in an offline
     run, the dataset."""
-    eval_env: Env | None
+    offline: OfflineRows
     meter: DeviceMeter = field(default_factory=DeviceMeter)
-    dataset: OfflineReplay | None = None
-    """Recorded rows, if there are any."""
-    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
-    """Spaces of the recorded observations and actions; None if there is an environment, or the dataset does not declare
-    them."""
-    remarks: tuple[str, ...] = ()
-    """Assumptions and omissions while reading the dataset."""
-    estimator: Estimator | None = None
-    """None if there is an evaluation environment."""
-    reopen_user_env: Callable[[], Env] | None = None
-    """Returns the user's environment instance after training, with its true rewards."""
     user_env: EnvLike | None = None
     """The environment passed by the user."""
     user_eval_env: EnvLike | None = None
@@ -156,7 +131,7 @@ class Experiment:
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
         if opponent is not None:
             episodes = 2 * math.ceil(episodes / 4)  # in pairs
-        env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
+        env = self.envs.evaluation or (None if self.envs.reopen is None else self.envs.reopen())
         assert env is not None
         with seeded_rng(seed):
             films = self.config.eval_video and mode == "eval" and opponent is None
@@ -173,15 +148,20 @@ class Experiment:
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return evaluation
 
+    @property
+    def measurement(self) -> Literal["", "eval", "estimate"]:
+        """The measurement at the end of the run: an evaluation, an estimate, or nothing."""
+        return "estimate" if self.offline.estimator is not None else "eval" if self.config.eval_episodes else ""
+
     def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         """Evaluate, or estimate, according to ``measurement``."""
-        if self.estimator is not None:
+        if (estimator := self.offline.estimator) is not None:
             updates = self.config.data.estimate_updates
             if updates is None:
-                updates = max(1, min(ESTIMATE_UPDATES, self.clock.updates - self.estimator.updates))
+                updates = max(1, min(ESTIMATE_UPDATES, self.clock.updates - estimator.updates))
             if which == "test":
                 logger.info(f"estimating the policy's return: {count_noun(updates, 'update')} of FQE")
-            return self.estimator.estimate(updates)
+            return estimator.estimate(updates)
         if which == "test":
             logger.info(f"evaluating: {count_noun(self.config.eval_episodes, 'episode')}")
         evaluation = self.evaluate(which)
@@ -206,7 +186,7 @@ class Experiment:
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         """Return the training or evaluation environments; RunError if callbacks cannot access all of them."""
-        env = self.env if which == "training" else self.eval_env
+        env = self.envs.training if which == "training" else self.envs.evaluation
         if env is None:
             raise RunError(f"this run has no environments for {which} that a callback could access.")
         if which == "training" and self.config.actors:
@@ -219,7 +199,7 @@ class Experiment:
     @property
     def saved(self) -> SavedConfig:
         """The resolved settings."""
-        env = self.env or self.eval_env
+        env = self.envs.training or self.envs.evaluation
         saved = saved_settings(self.config, self.user_env, self.user_eval_env)
         return saved if env is None else replace(saved, packages=env.packages)
 
@@ -227,9 +207,9 @@ class Experiment:
     def spec(self) -> Mapping[str, Any]:
         """Content of spec.json: observations, actions, and the spaces for an agent that acts without an environment."""
         spec: dict[str, Any] = dict(spec_to_dict(self.obs_spec, self.action_spec))
-        if self.spaces is not None:
+        if (spaces := self.offline.spaces) is not None:
             with contextlib.suppress(DataError):  # a custom spec kind: loading the agent then requires the environment
-                spec["spaces"] = dict(zip(("observation", "action"), map(space_to_json, self.spaces), strict=True))
+                spec["spaces"] = dict(zip(("observation", "action"), map(space_to_json, spaces), strict=True))
         return spec
 
     def parts(self) -> dict[str, Stateful]:
@@ -238,8 +218,8 @@ class Experiment:
         stored = self.replay if isinstance(self.replay, DeviceRollout) else self.store
         if self.collector is not None and stored is not None:
             parts |= {"replay": stored, "collector": self.collector}
-        if self.dataset is not None:
-            parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
+        if (dataset := self.offline.dataset) is not None:
+            parts["data"] = OfflineReplayPart(dataset, self.config.data.label, self.offline.estimator)
         if self.learned_reward is not None:
             parts["reward"] = self.learned_reward
         if self.rating is not None:
@@ -248,7 +228,7 @@ class Experiment:
 
     def begin(self) -> None:
         """Begin a new run: start storing, and fit the statistics to the rows of the dataset or initial ones."""
-        replays: list[ReplayBuffer] = [] if self.dataset is None else [self.dataset]
+        replays: list[ReplayBuffer] = [] if self.offline.dataset is None else [self.offline.dataset]
         if self.store is not None and self.store.begin():
             replays.append(self.replay)
         if (running_statistics := self.algo.running_statistics) is not None:
@@ -259,7 +239,7 @@ class Experiment:
         """Close environments and store; the store at once if the run has ``failed``."""
         if self.store is not None:
             self.store.close(failed=failed)
-        for part in (self.collector, self.eval_env, self.goal_env):
+        for part in (self.collector, self.envs.evaluation, self.goal_env):
             if part is not None:
                 part.close()
 
@@ -274,7 +254,7 @@ class Experiment:
 
     def largest_reward(self) -> float:
         """Return the largest absolute reward of the rows so far; 0 if it is unknown."""
-        replays = [replay for replay in (self.dataset, self.replay) if isinstance(replay, ReplayBuffer)]
+        replays = [replay for replay in (self.offline.dataset, self.replay) if isinstance(replay, ReplayBuffer)]
         rewards = [r.storage.read(r.oldest, r.count, ["reward"], copy=False)["reward"] for r in replays if r.count]
         return max((float(np.abs(x).max()) for x in rewards), default=0.0)
 
@@ -389,15 +369,10 @@ def build(
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
-        env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
-        replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
-        store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
-        estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
+        envs=envs, replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
+        store=online.store, offline=offline, heldout=heldout, goal_env=goal_env,
         source=source if learned_reward is None else RelabeledSource(source, learned_reward),
         learned_reward=learned_reward, rating=Rating() if has_players(task.obs_spec) else None,
-        schedule=config.schedule, log_episodes=config.log_episodes, score=config.score,
-        stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
-        measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from reverie.replay.sources import split_window
 def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     """Describe what is about to be trained in ``folder``: its data, its settings, and the bytes of its replay."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
-    lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
+    lines = [f"{config.data.label}: {remark}" for remark in experiment.offline.remarks]
     if algo.device.type == "cpu" and kernel_problem():
         lines.append(kernel_problem())
-    if experiment.dataset is not None:
-        statistics = experiment.dataset.statistics()
+    if experiment.offline.dataset is not None:
+        statistics = experiment.offline.dataset.statistics()
         is_split = not (config.offline or config.human_fraction)
         num_recorded = split_window(window, config.offline_fraction)[0].batch if is_split else 0
         part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
@@ -29,7 +29,7 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
         returns = f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         lines.append(
             f"{count_noun(statistics.steps, 'recorded step')} in {count_noun(statistics.episodes, 'episode')} of "
-            f"{config.data.label}{part}: {returns if experiment.dataset.has_rewards else 'no rewards'}"
+            f"{config.data.label}{part}: {returns if experiment.offline.dataset.has_rewards else 'no rewards'}"
         )
         lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:
@@ -37,7 +37,7 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
             f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
             "collects. Pass --data PATH to add recorded data"
         )
-    if experiment.estimator is not None:
+    if experiment.offline.estimator is not None:
         updates = config.data.estimate_updates
         per_estimate = f" ({updates:,} updates per estimate)" if updates is not None else ""
         lines.append(

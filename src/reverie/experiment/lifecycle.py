@@ -27,6 +27,7 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
 from reverie.experiment.build import Experiment
+from reverie.experiment.config import ExperimentConfig
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun
 from reverie.run.checkpoint import Checkpoints, MismatchError, checkpoint_name, read_checkpoint
@@ -135,6 +136,7 @@ class RunLifecycle:
         self, experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, callbacks: Sequence[Callback]
     ) -> None:
         self.experiment = experiment
+        self.config: ExperimentConfig = experiment.config
         self.folder = folder
         self.checkpoints = checkpoints
         self.clock: Clock = experiment.clock
@@ -144,6 +146,7 @@ class RunLifecycle:
         self.final_heldout: Mapping[str, float] = {}
         self.saved_seconds: float = self.clock.seconds
         """When the newest checkpoint of this process was written, in seconds of the run."""
+        self.goal: float | None = self.config.stop_score if self.config.scores_during_training else None
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
@@ -243,9 +246,7 @@ class RunLifecycle:
 
     def save_if_best(self, score: float) -> None:
         """Save the agent and mark it as best, if its ``score`` is better than all earlier scores."""
-        if math.isfinite(score) and (
-            self.best is None or not self.experiment.score.is_at_least_as_good(self.best, score)
-        ):
+        if math.isfinite(score) and (self.best is None or not self.config.score.is_at_least_as_good(self.best, score)):
             self.best, self.best_step = score, self.clock.position
             self.checkpoints.mark_best(self.save())
 
@@ -266,7 +267,7 @@ class RunLifecycle:
     @property
     def pending(self) -> bool:
         """Whether the loaded run was stopped before an evaluation that was due, perhaps after its last iteration."""
-        return self.evaluates and Periodic(self.experiment.schedule.eval_every, self.clock, "eval").is_due
+        return self.evaluates and Periodic(self.config.schedule.eval_every, self.clock, "eval").is_due
 
     @property
     def evaluates(self) -> bool:
@@ -288,7 +289,7 @@ class RunLifecycle:
 
     def early_stop_reason(self) -> str:
         """Return why the run ends before its last step; "" if it does not."""
-        goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
+        goal, patience, score = self.goal, self.config.patience, self.config.score
         if self.run.stopped:
             return f"a callback: {self.run.stopped}"
         if self.clock.out_of_time and self.clock.position < self.clock.length:
@@ -305,7 +306,7 @@ class RunLifecycle:
         """Return the best score and its position, after a run that its ``hours`` ended; else ""."""
         if not self.clock.out_of_time or self.best is None:
             return ""
-        return f"; the best {self.experiment.score.name} is {self.best:.2f}, at {self.clock.unit[:-1]} {self.best_step}"
+        return f"; the best {self.config.score.name} is {self.best:.2f}, at {self.clock.unit[:-1]} {self.best_step}"
 
     def train(self, open_sinks: OpenSinks) -> TrainResult:
         """Train, and evaluate at the end."""
@@ -313,7 +314,7 @@ class RunLifecycle:
         # The evaluation may have been logged, but the best agent not saved.
         is_repeated = self.pending and bool(experiment.measurement)
         snapshots = DreamSnapshots(
-            self.folder.snapshots, experiment.algo, self.clock, experiment.schedule.dream_snapshots
+            self.folder.snapshots, experiment.algo, self.clock, self.config.schedule.dream_snapshots
         )
 
         was_open = False
@@ -335,8 +336,8 @@ class RunLifecycle:
             ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if self.evaluates else None,
-                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_turn=end_turn,
-                on_log=self.on_log, log_episodes=experiment.log_episodes,
+                checkpoint=self.save, schedule=self.config.schedule, heldout=self.heldout, on_turn=end_turn,
+                on_log=self.on_log, log_episodes=self.config.log_episodes,
             )  # fmt: skip
             measurement, number = None, ending.signal
             if number is None:
@@ -364,9 +365,9 @@ class RunLifecycle:
             measurement = measurement.merge(confirmation)
         values: dict[str, float] = {} if measurement is None else scalars_of_result(measurement)
         write({**({} if measurement is None else {**measurement.metrics(), self.final_metric: 0.0}), **heldout})
-        values, name = {**values, **heldout}, self.experiment.score.name
+        values, name = {**values, **heldout}, self.config.score.name
         has_env, is_chosen = isinstance(measurement, Evaluation), name != "eval/score"
-        if name not in values and self.best is None and (has_env or is_chosen or self.experiment.patience is not None):
+        if name not in values and self.best is None and (has_env or is_chosen or self.config.patience is not None):
             raise ConfigError(
                 f"score_metric = {self.settings['score_metric']}: evaluations do not log '{name}'. Choose one of "
                 f"{', '.join(values)}{LOG_INFO_ADVICE if has_env else ''}."
@@ -383,7 +384,7 @@ class RunLifecycle:
 
     def reaches_stop_score(self, values: Mapping[str, float]) -> bool:
         """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""
-        goal, score = self.experiment.stop_score, self.experiment.score
+        goal, score = self.goal, self.config.score
         return goal is not None and score.name in values and score.is_at_least_as_good(values[score.name], goal)
 
     def finish_evaluation(self) -> None:
@@ -398,7 +399,7 @@ class RunLifecycle:
         self.callbacks.call("on_evaluation", values)
         waits = not self.clock.updates  # before learning starts, the agent does not change
         self.evals_since_best = 0 if waits or self.best_step == self.clock.position else self.evals_since_best + 1
-        if self.experiment.patience is not None and self.evals_since_best >= self.experiment.patience:
+        if self.config.patience is not None and self.evals_since_best >= self.config.patience:
             self.clock.stop = True
 
     def on_log(self, entry: Mapping[str, float]) -> None:
