@@ -69,7 +69,7 @@ class TianshouReader(TransitionsReader):
             length = int(self.attributes.get("_size", room))
             candidates = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
             following = int(next((index for index in candidates if index is not None), length % max(1, room)))
-            rings = [(0, room, length, (following - 1) % max(1, length))]
+            rings: list[tuple[int, ...]] = [(0, room, length, (following - 1) % max(1, length))]
         else:
             newest, lengths, edges = (arrays[name].tolist() for name in names)
             rings = [*zip(edges[:-1], np.diff(edges).tolist(), lengths, newest, strict=True)]
