@@ -48,6 +48,7 @@ from reverie.run.folder import (
     warn_if_packages_changed,
 )
 from reverie.run.manifest import checkpoint_step
+from reverie.run.provenance import warn_of_differences
 
 SPACES_ALONE = (
     "To act without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), where the class Spaces "
@@ -126,6 +127,8 @@ def load(
             config = config.merge({"env.restarts": 0})  # show its error instead of trying again
         with _open_example(config, factory) as flat:
             warn_if_packages_changed(saved, flat.packages)
+            with contextlib.suppress(RunError):  # a damaged file of provenance
+                warn_of_differences([folder], logger.warning)
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
                 _warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)

@@ -6,9 +6,11 @@ import contextlib
 import errno
 import functools
 import glob
+import grp
 import json
 import math
 import os
+import pwd
 import re
 import stat
 import sys
@@ -215,6 +217,17 @@ def disk_errors_as_run_error(path: Path) -> Iterator[None]:
         raise RunError(
             f"cannot write {error.filename or path}: {error.strerror or error}. {disk_error_advice(error)}"
         ) from error
+
+
+def is_private(path: Path | str) -> bool:
+    """Return whether a file is this user's, and only this user can write it; a group of its name is this user alone."""
+    try:
+        status, user = os.stat(path), pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(status.st_gid)
+    except (OSError, KeyError):
+        return False
+    is_alone = (group.gr_name, group.gr_gid) == (user.pw_name, user.pw_gid) and {*group.gr_mem} <= {user.pw_name}
+    return status.st_uid == user.pw_uid and not status.st_mode & (stat.S_IWOTH | (0 if is_alone else stat.S_IWGRP))
 
 
 def check_writable(path: Path) -> None:
