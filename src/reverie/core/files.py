@@ -137,7 +137,7 @@ def check_links(folder: Path, foreign: Collection[str] = THIRD_PARTY_FOLDERS) ->
     root = os.path.realpath(folder)
     if os.path.exists(root) and not os.path.isdir(root):
         raise RunError(f"{folder} is a file: expected a run folder. Pass the folder that contains its config.yaml.")
-    blobs = next((str(above.with_name(HUB_BLOBS)) for above in Path(root).parents if above.name == HUB_SNAPSHOTS), root)
+    blobs = next((str(x.with_name(HUB_BLOBS)) for x in Path(root).parents if x.name == HUB_SNAPSHOTS), root)
     for entry in _entries(root, foreign):
         if entry.is_symlink():
             target = os.path.realpath(entry.path)

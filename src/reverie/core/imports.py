@@ -155,8 +155,8 @@ def trust_file_of(module: str) -> None:
     The places of files that the user has named are trusted, too: see :func:`is_remembered`.
     """
     entries = [] if is_offered(module) else _entries(module)
-    named = [f"{NAMED} {entry.partition(' ')[2]}" for entry in entries] if _is_named(module) else []
-    remember({*entries, *named})
+    places = [f"{NAMED} {entry.partition(' ')[2]}" for entry in entries] if _is_named(module) else []
+    remember({*entries, *places})
 
 
 def _is_named(module: str) -> bool:
@@ -180,7 +180,7 @@ def is_remembered(module: str) -> bool:
 
     A file that the user has named can have any content, as long as nobody else can write it.
     """
-    return is_trusting() or (bool(found := _find_trusted(module, trusted_entries())) and all(found.values()))
+    return is_trusting() or (bool(states := _find_trusted(module, trusted_entries())) and all(states.values()))
 
 
 def _find_trusted(module: str, trusted: Collection[str]) -> dict[str, bool]:
