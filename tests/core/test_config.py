@@ -344,6 +344,7 @@ class Around(Config):
     ("wrong", "message"),
     [
         ({"steps": 0}, "steps = 0: expected at least 1."),
+        ({"steps": 2**63}, "steps = 9223372036854775808: expected a number of at most 64 bits."),
         ({"ratio": math.inf}, "ratio = inf: expected a finite number, 0 or more."),
         ({"lr": math.nan}, "lr = nan: expected a finite number above 0."),
         ({"decay": 1.0}, "decay = 1.0: expected a number in [0, 1)."),

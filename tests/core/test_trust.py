@@ -227,7 +227,8 @@ def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
     import_module_of("stranger:Walk", "environment")  # imported, from the folder before
     assert not trusted()
     listed = (stranger / "state" / "reverie" / "trusted").read_text()
-    assert listed == f"{hashlib.sha256((stranger / 'stranger.py').read_bytes()).hexdigest()} {stranger}/stranger.py\n"
+    digest = hashlib.sha256((stranger / "stranger.py").read_bytes()).hexdigest()
+    assert listed == "".join(sorted(f"{mark} {stranger}/stranger.py\n" for mark in (digest, "named")))
 
 
 @pytest.mark.parametrize("home", ["stranger.py", "relative"])
@@ -460,16 +461,22 @@ def test_a_trusted_package_is_no_license_for_what_lies_below_it(stranger):
         check_module("proj.runs.got.evil:X", "the run")
 
 
-def test_a_changed_file_is_trusted_when_the_user_names_it_again(stranger):
+@pytest.mark.parametrize("case", ["mine", "writable", "another's", "not named"])
+def test_a_changed_file_is_trusted_if_the_user_named_it_and_nobody_else_can_write_it(case, stranger, monkeypatch):
     file = stranger / "stranger.py"
-    import_module_of("stranger:Walk", "environment")
+    with trust_modules(case == "not named", ["--trust-code"] if case == "not named" else None):
+        import_module_of("stranger:Walk", "environment")
     before = file.read_text()
     file.write_text(before + "# tuned\n")
-    forget()
-    with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*add --trust-code, or name"):
-        check_module("stranger:Walk", "the run")
-    import_module_of("stranger:Walk", "environment")
-    assert trusted()
+    file.chmod(0o666 if case == "writable" else 0o644)
+    if case == "another's":
+        monkeypatch.setattr("os.getuid", lambda: 65534)
+    assert trusted() == (case == "mine")
+    if case != "mine":
+        with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*--trust-code, or name"):
+            check_module("stranger:Walk", "the run")
+        import_module_of("stranger:Walk", "environment")
+        assert trusted()
     file.write_text(before)  # another branch of his
     assert trusted()
 

@@ -1,5 +1,6 @@
 """Data that would never end or fill the memory: refused by name, and by size unless the user lifts the limit."""
 
+import functools
 import gzip
 import io
 import os
@@ -21,6 +22,7 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.space_json import space_from_json
 from reverie.datasets.arrow_values import decode_images
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -190,6 +192,16 @@ def test_groups_in_groups_in_groups_are_refused_before_they_are_walked(tmp_path)
         file.create_group("g/" * 3000)
     with pytest.raises(DataError, match="has groups inside each other: expected at most 100"):
         open_reader(str(tmp_path / "x.hdf5"))
+
+
+@pytest.mark.parametrize("space", [
+    {"type": "Box", "dtype": "float32", "shape": [10**10], "low": 0, "high": 1}, {"type": "MultiBinary", "n": 10**10},
+    {"type": "MultiDiscrete", "shape": [10**5, 10**5], "nvec": 2},
+    functools.reduce(lambda inner, _: {"type": "Tuple", "subspaces": [inner]}, range(2000), {}),
+])  # fmt: skip
+def test_a_space_that_would_fill_the_memory_is_refused(space):
+    with pytest.raises(DataError, match="cannot read a space"):
+        space_from_json(space, "the file")
 
 
 def test_a_picture_of_many_pixels_is_refused(monkeypatch):

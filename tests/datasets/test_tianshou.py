@@ -41,6 +41,15 @@ def test_tianshou_vector_buffer(tmp_path):
     check(open_reader(str(tianshou(tmp_path / "a.hdf5", rings))), expected([*first, *second]))
 
 
+@pytest.mark.parametrize(("room", "length"), [(14, 10**12), (10**12, 0)])
+def test_more_steps_than_there_are_fill_no_memory(tmp_path, room, length):
+    path = tianshou(tmp_path / "a.hdf5", [(14, transitions_of(LIVED), 13, 14)])
+    with h5py.File(path, "a") as file:
+        file.attrs.update({"maxsize": room, "_size": length})
+    with pytest.raises(DataError, match="describes more steps than it has, 14"):
+        list(open_reader(str(path)).parts())
+
+
 def test_tianshou_stacks_frames(tmp_path):
     """Frames kept one by one are seen as the last three of their episode, the first one repeated before it."""
     lived = [Lived(1, 4), Lived(2, 1), Lived(3, 3)]

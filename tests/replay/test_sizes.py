@@ -23,7 +23,9 @@ def test_sizes(text, size):
     assert parse_size(text, "x") == size
 
 
-@pytest.mark.parametrize("text", ["", "many", "5M", "-5", 0, "0GB", "1.5", "1.2.3", "5 bananas", "nan", "0.1B"])
+@pytest.mark.parametrize(
+    "text", ["", "many", "5M", "-5", 0, "0GB", "1.5", "1.2.3", "5 bananas", "nan", "0.1B", "1e999999999"]
+)
 def test_what_is_no_size_is_refused_with_examples(text):
     with pytest.raises(ConfigError, match=r"replay.capacity = .*: expected rows such as .* or bytes such as 20GB"):
         ReplayConfig(capacity=text)

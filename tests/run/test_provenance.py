@@ -62,6 +62,8 @@ def test_a_run_keeps_its_modules_and_tells_what_differs_later(
     assert main(["info", "run"]) == 0
     here = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("differs here"))
     assert "kernels: on -> off; module walk_of_provenance: " in here
+    reverie.load("run")
+    assert any(line.startswith("modules have changed since these runs") for line in said)
     _, second = train(40)
     assert (second["step"], second["machine"]["kernels"]) == (30, "off")
     told = [line for line in said if line.startswith("the run continues with other versions or code: kernels: ")]

@@ -211,6 +211,10 @@ def test_weights_are_rounded_here_as_in_the_page(kind, run):
         (lambda p: p["parts"]["f"]["ops"][0].__setitem__(1, "constructor"), "cannot compute constructor"),
         (lambda p: next(iter(p["tensors"].values())).__setitem__("d", ""), "a tensor of 600 numbers has 0"),
         (lambda p: next(iter(p["tensors"].values())).__setitem__("s", [9**9, 9]), "too large for a page"),
+        (lambda p: p["parts"]["f"]["ops"].insert(0, ["x", "full", [[], 1], [9**9, 9], "float32"]), "too large"),
+        (lambda p: p["parts"]["f"]["ops"].insert(0, ["x", "full", [[], 1], [-1, -(9**9)], "float32"]), "too large"),
+        (lambda p: p["parts"]["f"]["ops"].insert(0, ["x", "full", [[], 1], [None], "float32"]), "too large"),
+        (lambda p: p["parts"]["f"]["in"].append(["x", "noise", [9**9], "float32"]), "too large"),
     ],
 )
 def test_a_file_of_a_stranger_only_computes_numbers(change, said, run):

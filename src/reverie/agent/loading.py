@@ -49,6 +49,7 @@ from reverie.run.folder import (
     warn_if_packages_changed,
 )
 from reverie.run.manifest import checkpoint_step
+from reverie.run.provenance import warn_of_differences
 
 DREAM_ID = "reverie/Dream-v0"
 SPACES_ALONE = (
@@ -128,6 +129,8 @@ def load(
             config = config.merge({"env.restarts": 0})  # show its error instead of trying again
         with _open_example(config, factory) as flat:
             warn_if_packages_changed(saved, flat.packages)
+            with contextlib.suppress(RunError):  # a damaged file of provenance
+                warn_of_differences([folder], logger.warning)
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
                 _warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)

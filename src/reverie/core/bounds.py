@@ -17,6 +17,9 @@ from typing import Any, TypeGuard
 
 from reverie.core.errors import ConfigError, short_repr
 
+MAX_INTEGER = 2**63
+"""Files may have larger integers, with which NumPy and PyTorch do not compute."""
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -30,7 +33,9 @@ class Bound:
         value = value.max_value if isinstance(value, PiecewiseLinear) else value
         items = value if isinstance(value, tuple) else (value,)
         for item in value.values() if isinstance(value, Mapping) else items:
-            if item is not None and (expected := self.expectation(item)):
+            is_large = isinstance(item, int) and not -MAX_INTEGER <= item < MAX_INTEGER
+            expected = "a number of at most 64 bits" if is_large else "" if item is None else self.expectation(item)
+            if expected:
                 raise ConfigError(
                     f"{name} = {short_repr(item) if isinstance(item, str) else item}: expected {expected}."
                 )

@@ -6,9 +6,11 @@ import contextlib
 import errno
 import functools
 import glob
+import grp
 import json
 import math
 import os
+import pwd
 import re
 import stat
 import sys
@@ -135,7 +137,7 @@ def check_links(folder: Path, foreign: Collection[str] = THIRD_PARTY_FOLDERS) ->
     root = os.path.realpath(folder)
     if os.path.exists(root) and not os.path.isdir(root):
         raise RunError(f"{folder} is a file: expected a run folder. Pass the folder that contains its config.yaml.")
-    blobs = next((str(above.with_name(HUB_BLOBS)) for above in Path(root).parents if above.name == HUB_SNAPSHOTS), root)
+    blobs = next((str(x.with_name(HUB_BLOBS)) for x in Path(root).parents if x.name == HUB_SNAPSHOTS), root)
     for entry in _entries(root, foreign):
         if entry.is_symlink():
             target = os.path.realpath(entry.path)
@@ -224,6 +226,17 @@ def not_of_disk(label: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvError(f"{label} failed with {format_error(error)}.") from error
+
+
+def is_private(path: Path | str) -> bool:
+    """Return whether a file is this user's, and only this user can write it; a group of its name is this user alone."""
+    try:
+        status, user = os.stat(path), pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(status.st_gid)
+    except (OSError, KeyError):
+        return False
+    is_alone = (group.gr_name, group.gr_gid) == (user.pw_name, user.pw_gid) and {*group.gr_mem} <= {user.pw_name}
+    return status.st_uid == user.pw_uid and not status.st_mode & (stat.S_IWOTH | (0 if is_alone else stat.S_IWGRP))
 
 
 def check_writable(path: Path) -> None:

@@ -12,7 +12,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -24,14 +24,15 @@ from typing import Any
 import yaml
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedError, did_you_mean, format_error
-from reverie.core.files import read_file, user_folder, write_atomic
+from reverie.core.files import is_private, read_file, user_folder, write_atomic
 
 GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
 """Entry point groups with which an installed package offers its classes to reverie or Gymnasium."""
 OFFERED = {"reverie", "gymnasium.envs"}
 """Additional packages whose classes files may name. ``envs/suites.py`` adds those of its suites."""
-INSTALLED = "installed"
-"""Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
+INSTALLED, NAMED = "installed", "named"
+"""Placeholders in the list of trusted files for the hash: of an installed file, which only an installer changes, and of
+a file that the user has named, and may edit."""
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
 _typed: ContextVar[tuple[str, ...] | None] = ContextVar("typed", default=None)
@@ -85,11 +86,12 @@ def check_module(name: str, source: object) -> None:
         return
     trusted = trusted_entries()
     past = {entry.partition(" ")[2] for entry in trusted}
-    changed = [file for entry in _entries(module) if entry not in trusted and (file := entry.partition(" ")[2]) in past]
+    changed = [path for path, is_trusted in _find_trusted(module, trusted).items() if path in past and not is_trusted]
     if changed:
         raise UntrustedError(
-            f"{source} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
-            "add --trust-code, or name the module yourself. Its file is then trusted as it is now."
+            f"{source} names '{name}', and {changed[0]} has changed since you named it last. It is not a file that you "
+            "have named and that only you can write. If the changes are yours, add --trust-code, or name the module "
+            "yourself. Its file is then trusted as it is now."
         )
     raise UntrustedError(
         f"{source} names '{name}'. No installed package offers '{module}' to reverie or Gymnasium, and importing "
@@ -148,8 +150,20 @@ def _is_elsewhere(point: EntryPoint) -> bool:
 
 
 def trust_file_of(module: str) -> None:
-    """Trust the current files of a module for this user; ignored if this cannot be saved."""
-    remember(set() if is_offered(module) else {*_entries(module)})
+    """Trust the current files of a module for this user; ignored if this cannot be saved.
+
+    The places of files that the user has named are trusted, too: see :func:`is_remembered`.
+    """
+    entries = [] if is_offered(module) else _entries(module)
+    places = [f"{NAMED} {entry.partition(' ')[2]}" for entry in entries] if _is_named(module) else []
+    remember({*entries, *places})
+
+
+def _is_named(module: str) -> bool:
+    """Return whether the user names ``module``: by the words, or in Python, where there are none."""
+    if (typed := _typed.get()) is None:
+        return not is_trusting()
+    return re.search(rf"(?<![\w./]|[^\x00-\x7f]){re.escape(module)}:(?=\w|[^\x00-\x7f])", "\n".join(typed)) is not None
 
 
 def remember(entries: set[str]) -> None:
@@ -162,12 +176,21 @@ def remember(entries: set[str]) -> None:
 
 
 def is_remembered(module: str) -> bool:
-    """Return whether the user trusts the current files of ``module``."""
-    return is_trusting() or (bool(entries := _entries(module)) and trusted_entries().issuperset(entries))
+    """Return whether the user trusts the current files of ``module``.
+
+    A file that the user has named can have any content, as long as nobody else can write it.
+    """
+    return is_trusting() or (bool(states := _find_trusted(module, trusted_entries())) and all(states.values()))
+
+
+def _find_trusted(module: str, trusted: Collection[str]) -> dict[str, bool]:
+    """Return which files of ``module`` are among the ``trusted`` entries, by their paths."""
+    pairs = [(entry, entry.partition(" ")[2]) for entry in _entries(module)]
+    return {path: entry in trusted or (f"{NAMED} {path}" in trusted and is_private(path)) for entry, path in pairs}
 
 
 def trusted_entries() -> set[str]:
-    """Return the trusted entries: the SHA-256 of a file, a space, and its path; or ``location`` and a location."""
+    """Return the trusted entries: the SHA-256 of a file, or ``named``, a space, and its path; or those of locations."""
     try:
         return set() if (path := _trust_file()) is None else {*os.fsdecode(path.read_bytes()).split("\n")} - {""}
     except OSError:
@@ -289,8 +312,7 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
             f"{error_prefix}: '{module}' is not the name of a module: expected identifiers of Python, joined by dots, "
             f"as in '{suggestion}', of a file in the current folder or in one of PYTHONPATH."
         )
-    pattern = rf"(?<![\w./]|[^\x00-\x7f]){re.escape(module)}:(?=\w|[^\x00-\x7f])"
-    if (typed := _typed.get()) is not None and not re.search(pattern, "\n".join(typed)):
+    if not _is_named(module):
         check_module(name, error_prefix)
     try:
         imported_module = importlib.import_module(module)

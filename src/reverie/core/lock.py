@@ -90,15 +90,15 @@ def _read_owner(path: Path) -> tuple[int, str] | None:
     return (pid, host) if pid > 0 else None  # the system takes others for groups of processes
 
 
-def is_in_use(folder: Path, *, here: bool = False) -> bool:
+def is_in_use(folder: Path, *, on_this_host: bool = False) -> bool:
     """Return whether a process has the lock of a folder. One of another host, or without an owner, may be stale.
 
-    ``here``: a process that is known to run on this host.
+    ``on_this_host``: a process that is known to run here.
     """
     path = folder / LOCK_FILE_NAME
     owner = _read_owner(path)
     if owner is None or owner[1] != socket.gethostname():
-        return path.exists() and not here
+        return path.exists() and not on_this_host
     try:
         os.kill(owner[0], 0)  # sends no signal; to try the lock could stop a process that takes it at this moment
     except (ProcessLookupError, OverflowError):

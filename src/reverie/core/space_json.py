@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, DTypeLike
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, short_repr
 
 Space = spaces.Space[Any]
+MAX_NUMBERS = 100_000_000
+"""Maximum number of bounds or choices of a space, which a file declares by a few digits."""
 
 
 def space_from_json(text: str | Mapping[str, Any], error_prefix: str) -> Space:
@@ -20,8 +23,8 @@ def space_from_json(text: str | Mapping[str, Any], error_prefix: str) -> Space:
     try:
         data = json.loads(text) if isinstance(text, str) else text
         return SPACE_PARSERS[data["type"]](data, error_prefix)
-    except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise DataError(f"{error_prefix}: cannot read a space ({error!r}): {str(text)[:200]}") from None
+    except (AssertionError, AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise DataError(f"{error_prefix}: cannot read a space ({error!r}): {short_repr(text)}") from None
 
 
 def _box(data: Mapping[str, Any], error_prefix: str) -> Space:
@@ -35,17 +38,28 @@ def _choices(data: Mapping[str, Any], error_prefix: str) -> Space:
     return spaces.MultiDiscrete(_fill_array(data["nvec"], shape), start=_fill_array(data.get("start") or 0, shape))
 
 
+def _flags(data: Mapping[str, Any], error_prefix: str) -> Space:
+    _check_shape(np.atleast_1d(data["n"]).tolist())
+    return spaces.MultiBinary(data["n"])
+
+
 def _fill_array(values: ArrayLike, shape: tuple[int, ...], dtype: DTypeLike = np.int64) -> np.ndarray:
     """Return ``values`` as an array of ``shape``; a single number stands for all of them."""
     array = np.array(values, dtype)
-    return np.full(shape, array) if array.ndim == 0 else array.reshape(shape)
+    return np.full(_check_shape(shape), array) if array.ndim == 0 else array.reshape(shape)
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    if (count := math.prod(shape)) > MAX_NUMBERS:
+        raise ValueError(f"it has {count:,} numbers: expected at most {MAX_NUMBERS:,}")
+    return tuple(shape)
 
 
 SPACE_PARSERS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
     "Box": _box,
     "Discrete": lambda data, error_prefix: spaces.Discrete(int(data["n"]), start=int(data.get("start", 0))),
     "MultiDiscrete": _choices,
-    "MultiBinary": lambda data, error_prefix: spaces.MultiBinary(data["n"]),
+    "MultiBinary": _flags,
     "Dict": lambda data, error_prefix: spaces.Dict(
         {k: space_from_json(inner, error_prefix) for k, inner in data["subspaces"].items()}
     ),

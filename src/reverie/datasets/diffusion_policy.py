@@ -197,7 +197,7 @@ def _bounded_store(store: Any, path: Path, codecs: Sequence[str]) -> Any:
             chunk = await super().get(key, prototype, byte_range)
             if chunk is not None and number is not None and self.max_bytes:
                 content, limit = chunk.to_bytes(), MAX_WIDER * self.max_bytes + 64
-                if expanded_bytes(codecs[number], content[: len(content) - checksums], limit) > limit:
+                if _expanded_bytes(codecs[number], content[: len(content) - checksums], limit) > limit:
                     raise DataError(f"{path}: {key} expands to more bytes than the chunk has: it seems damaged.")
             return chunk
 
@@ -277,7 +277,7 @@ class ZarrArchive(ZarrFiles):
         return ZipStore(self.path, mode="r")
 
 
-def expanded_bytes(codec: str, chunk: bytes, limit: int) -> int:
+def _expanded_bytes(codec: str, chunk: bytes, limit: int) -> int:
     """Return the bytes of a ``chunk`` encoded by ``codec`` after expansion; counting ends beyond ``limit``."""
     if codec in ("blosc", "lz4"):
         start = 4 * (codec == "blosc")

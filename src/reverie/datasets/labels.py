@@ -90,6 +90,8 @@ class LabelFile:
             is_pair = file.kind == "preferences"
             if not is_pair <= file.steps < MAX_STEPS or any(len(label.clips) != 1 + is_pair for label in labels):
                 raise ValueError("clips of no length or a million steps, or another number of them for each answer")
+            if file.folder.is_symlink():
+                raise ValueError(f"{file.folder} is a link")
             if not data and any(label.answer != SKIP and not label.copy for label in labels):
                 raise ValueError("neither data nor copies")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

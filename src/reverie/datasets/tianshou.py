@@ -63,15 +63,20 @@ class TianshouReader(TransitionsReader):
         """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
         names = ("last_index", "_lengths", "_extend_offset")
         with self.file:
-            room = int(self.attributes.get("maxsize", self.file.handle["_meta/rew"].shape[0]))
+            size = int(self.file.dataset("_meta/rew").shape[0])
+            room = int(self.attributes.get("maxsize", size))
             arrays = {n: np.atleast_1d(self.file.dataset(n)[()]) for n in names if n in self.file.handle}
         if "_lengths" not in arrays:
             length = int(self.attributes.get("_size", room))
             candidates = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
             following = int(next((index for index in candidates if index is not None), length % max(1, room)))
-            return [(0, room, length, (following - 1) % max(1, length))]
-        newest, lengths, edges = (arrays[name] for name in names)
-        return [tuple(map(int, ring)) for ring in zip(edges[:-1], np.diff(edges), lengths, newest, strict=True)]
+            rings: list[tuple[int, ...]] = [(0, room, length, (following - 1) % max(1, length))]
+        else:
+            newest, lengths, edges = (arrays[name].tolist() for name in names)
+            rings = [*zip(edges[:-1], np.diff(edges).tolist(), lengths, newest, strict=True)]
+        if max(self.frames, *(start + max(room, length) for start, room, length, _ in rings)) > size:
+            raise DataError(f"{self.path}: it describes more steps than it has, {size:,}. Write it again.")
+        return rings
 
     @cached_property
     def _order(self) -> np.ndarray:

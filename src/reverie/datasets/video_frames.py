@@ -60,8 +60,9 @@ class VideoFrames:
         if pixels is None:
             raise DataError(f"{file}: frames have {channels} channels: expected 1 or 3.")
         frames: Iterator[Any] = imageio_ffmpeg.read_frames(
-            str(file), pixels, bits_per_pixel=bits, input_params=seek, output_params=once
-        )
+            str(file.absolute()),  # to ffmpeg, a relative one can be a protocol such as concat:
+            pixels, bits_per_pixel=bits, input_params=seek, output_params=once,
+        )  # fmt: skip
         try:
             header = next(frames)
             width, height = header["size"]

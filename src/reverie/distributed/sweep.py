@@ -102,8 +102,8 @@ class SweepPlan:
         self.lines: dict[tuple[str, ...], int] = {} if path is None else _list_lines(path)
         self.device = device
         self._check_sections()
-        named = self.values.get("run", f"runs/{'sweep' if path is None else path.stem}")
-        self.path: Path = self._read_location(named) if run is None else Path(os.path.expanduser(run))
+        location = self.values.get("run", f"runs/{'sweep' if path is None else path.stem}")
+        self.path: Path = self._read_location(location) if run is None else Path(os.path.expanduser(run))
         self.seeds: list[int] = self._list_seeds(self.values.get("seeds", 3) if seeds is None else seeds)
         self.cells: dict[Cell, ExperimentConfig] = {cell: self._resolve(*cell) for cell in self._select(only)}
 

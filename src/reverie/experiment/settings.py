@@ -480,8 +480,8 @@ def check_layer(source: str, values: Mapping[str, Any], custom: Mapping[str, str
 
     ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
     """
-    if other := [key for key in values if not isinstance(key, str)]:
-        raise ConfigError(f"{source}: unknown option {short_repr(other[0])}: expected the name of a setting.")
+    if wrong_keys := [key for key in values if not isinstance(key, str)]:
+        raise ConfigError(f"{source}: unknown option {short_repr(wrong_keys[0])}: expected the name of a setting.")
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
     check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=dict(custom or {})), source)

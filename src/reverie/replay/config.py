@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import MAX_INTEGER, Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.types import Window
@@ -73,10 +73,10 @@ class Size(NamedTuple):
 def parse_size(value: int | str, name: str) -> Size:
     """Return the size that ``value`` describes: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes)."""
     text = str(value).strip().replace("_", "").lower()
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d{1,2})?\s*(?:([kmgt]i?|)(b))?", text)
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
     amount = Decimal(number + power) * UNIT_FACTORS.get(prefix, 0)
-    if amount < 1 or (not is_bytes and amount % 1):
+    if not 1 <= amount < MAX_INTEGER or (not is_bytes and amount % 1):
         raise ConfigError(
             f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, "
             "at least 1 and a whole number of rows."

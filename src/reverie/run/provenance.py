@@ -100,7 +100,7 @@ def warn_of_differences(runs: Sequence[RunFolder], warn: Callable[[str], object]
             groups.setdefault(name, {}).setdefault(text, []).append(run)
         digests: Mapping[str, str] = entries[-1]["modules"] if entries else {}
         for name, content in _read_modules(digests).items():
-            if digests.get(name) not in (None, _digest(content)):
+            if name != "__main__" and digests.get(name) not in (None, _digest(content)):
                 outdated.setdefault(name, []).append(run)
     unequal = {name: values for name, values in groups.items() if len(values) > 1}
     if unequal:

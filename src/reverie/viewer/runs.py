@@ -66,7 +66,7 @@ def find_live_pages(folder: Path) -> dict[str, str]:
     for name, run in find_runs(folder).items():
         with contextlib.suppress(RunError):  # none, damaged, or of another user
             url = str(read_json(RunFolder(run).live).get("url"))
-            if LIVE_PAGE.fullmatch(url) and is_in_use(run, here=True):
+            if LIVE_PAGE.fullmatch(url) and is_in_use(run, on_this_host=True):
                 pages[name] = url
     if not pages:
         raise RunError(f"no process with a page trains in {folder}. Start one with reverie train ... --human page.")

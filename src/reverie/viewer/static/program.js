@@ -2,6 +2,9 @@
 // A tensor is {s: shape, d: numbers}; booleans are 0 and 1. Nothing of a file is evaluated as code.
 const MOST_OPERATIONS = 2000, MOST_NUMBERS = 32e6;
 const size = (shape) => shape.reduce((a, b) => a * b, 1);
+const isShape = (shape) => Array.isArray(shape) && shape.every((n) => Number.isInteger(n) && n >= 0);
+// How many numbers a result has, or the parts of one; those of no shape are too many.
+const numbersIn = (shape) => (isShape(shape) ? size(shape) : Array.isArray(shape) ? shape.reduce((a, part) => a + numbersIn(part), 0) : Infinity);
 const strides = (shape) => shape.map((_, i) => size(shape.slice(i + 1)));
 const tensor = (s, d = new Float32Array(size(s))) => ({ s, d });
 
@@ -330,8 +333,9 @@ export function open({ parts, tensors }, draw) {
   const lists = Object.values(parts).map((part) => part.ops), total = lists.reduce((a, ops) => a + ops.length, 0);
   const unknown = lists.flat().find(([, operation]) => !Object.hasOwn(OPERATIONS, operation));
   if (unknown) throw new Error(`this page cannot compute ${unknown[1]}`);
-  const numbers = Object.values(tensors).reduce((a, { s }) => a + size(s), 0);
-  if (total > MOST_OPERATIONS || numbers > MOST_NUMBERS) throw new Error(`this program is too large for a page: ${total} operations, ${numbers} numbers`);
+  const made = Object.values(parts).flatMap((part) => [...part.in.map((input) => input[2]), ...part.ops.map((line) => line[3])]);
+  const numbers = numbersIn(Object.values(tensors).map(({ s }) => s)) + numbersIn(made);
+  if (total > MOST_OPERATIONS || !(numbers <= MOST_NUMBERS)) throw new Error(`this program is too large for a page: ${total} operations, ${numbers} numbers`);
   const weights = Object.fromEntries(Object.entries(tensors).map(([name, entry]) => [name, load(entry)]));
   return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, (given) => run(part, weights, given, draw)]));
 }
