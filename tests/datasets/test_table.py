@@ -491,16 +491,6 @@ def test_declared_shapes_of_tensors_are_used(tmp_path, kind, suffix):
     assert reader.info().observation == spaces.Box(0, 255, (8, 10, 3), np.uint8)
 
 
-@pytest.mark.parametrize("kind", ["s", "f"])
-def test_times_that_go_back_within_an_episode_are_named(kind):
-    times = [0, 30, 10, 20, 0, 1, 2, 3]
-    column = pa.array(times, pa.timestamp("s")) if kind == "s" else pa.array(np.float64(times))
-    table = {"o": np.arange(8.0), "a": [0, 1] * 4, "r": [1.0] * 8, "user": list("aaaabbbb"), "timestamp": column}
-    reader = open_reader(pa.table(table), ReadOptions(columns=IDS))
-    reader.info()
-    assert any("'timestamp' does not grow" in line for line in reader.remarks())
-
-
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize("as_list", [False, True])
 def test_dotted_names_are_fields_of_structs(tmp_path, suffix, as_list):

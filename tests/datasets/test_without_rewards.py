@@ -5,7 +5,6 @@ import pytest
 
 from d4rl_files import columns, write
 from formats import save_table
-from formats import table_columns as table
 from recordings import LIVED, check, copied, expected, joined
 from reverie.algos.bc import BCConfig
 from reverie.algos.decision_transformer import DecisionTransformerConfig
@@ -20,9 +19,6 @@ from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.options import ReadOptions, Subset
 
-NAMES = {"obs": "observation.state", "next_obs": "after", "action": "action", "terminal": "next.done",
-         "episode": "episode_index"}  # fmt: skip
-
 
 def unrewarded():
     return {name: values for name, values in columns().items() if name != "rewards"}
@@ -36,17 +32,6 @@ def opened(path, **options):
 
 def zeros(rows):
     return rows | {"reward": np.zeros(len(rows["reward"]))}
-
-
-@pytest.mark.parametrize("form", ["hdf5", "memory", "parquet"])
-def test_every_form(tmp_path, form):
-    source, options = unrewarded(), {}
-    if form == "hdf5":
-        source = write(tmp_path / "a.hdf5", source)
-    elif form == "parquet":
-        source, options = save_table(tmp_path / "t", table(), kind="parquet"), {"columns": NAMES}
-    with opened(source, **options) as reader:
-        check(reader, zeros(expected(LIVED)))
 
 
 def test_a_row_of_a_table_is_an_episode_if_its_lists_show_it(tmp_path):

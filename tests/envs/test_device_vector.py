@@ -18,7 +18,6 @@ from device_vectors import (
     jax_env,
     jax_task,
     random_rows,
-    tabular_values,
     torch_env,
 )
 from reverie.core.action_codec import ActionCodec
@@ -121,18 +120,6 @@ def test_rows_in_jax_on_a_gpu_are_in_no_memory_that_is_used_again(device):
     torch.testing.assert_close(*runs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("make", ["jax", *MODES[1:]])
-def test_values_at_time_limits_are_those_without_a_limit(make):
-    """True values with discount 0.9: 0.81 / (1 - 0.729) = 2.989, 3.321, 3.690."""
-    if make == "jax":
-        pytest.importorskip("jax")
-        env = jax_env(64, chances=(0.3, 0.0))
-    else:
-        env = torch_env(64, make, chances=(0.3, 0.0))
-    values = tabular_values(random_rows(env, 200))
-    torch.testing.assert_close(values, torch.tensor([0.81, 0.9, 1.0], dtype=torch.float64) / (1 - 0.729))
-
-
 @pytest.mark.parametrize("auto_reset", [True, False])
 def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
     config = EnvConfig(num=64, vectorization="native", kwargs={"auto_reset": auto_reset})
@@ -183,12 +170,6 @@ def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros(ki
     for _ in range(30):
         ended, step = step.is_last, env.step(torch.eye(2)[[1] * 8])
         assert torch.equal(vector.actions[-1] == 0, ended)
-
-
-def test_an_episode_that_ends_in_the_hidden_step_is_skipped():
-    rows = random_rows(torch_env(512, AutoresetMode.SAME_STEP, chances=(0.7, 0.0)), 60)
-    assert not (rows["is_first"] & rows["is_last"]).any()
-    check_rows(rows, hidden=True)
 
 
 def spoiled(number, change):

@@ -1,29 +1,18 @@
 """Distributions against torch.distributions, hand-computed numbers and their own samples."""
 
-import math
-
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 
-from reverie.nn.actor import ActorConfig
-from reverie.nn.distributions import Categoricals, safe_log, softmax, straight_through
+from reverie.nn.distributions import Categoricals, safe_log, softmax
 from reverie.nn.functional import unimix_probs
-from reverie.nn.number_distributions import Bernoulli, TwoHot
-from reverie.objectives.transforms import symexp_bins, two_hot
+from reverie.nn.number_distributions import TwoHot
+from reverie.objectives.transforms import symexp_bins
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def test_straight_through_is_one_hot_forwards_and_identity_backwards():
-    probs = torch.tensor([[0.2, 0.8]], requires_grad=True)
-    out = straight_through(probs, torch.tensor([0]))
-    assert out.tolist() == [[1, 0]]
-    out.backward(torch.tensor([[3.0, 5.0]]))
-    assert probs.grad.tolist() == [[3, 5]]
 
 
 def test_what_has_no_probability_left_has_a_logarithm():
@@ -72,25 +61,6 @@ def test_an_absent_index_counts_nothing():
     torch.testing.assert_close(dist.log_prob_index(torch.tensor([[1, -1]])), dist.log_probs[:, 1])
 
 
-def test_the_normal_of_bounded_deviation_matches_torch():
-    mean, std, x = torch.randn(3, 6, 3)
-    dist, reference = ActorConfig().continuous(mean, std), Normal(mean.tanh(), 0.9 * torch.sigmoid(std + 2) + 0.1)
-    found = dist.log_prob(2 * x), dist.entropy(), dist.mode()
-    known = reference.log_prob(2 * x).sum(-1), reference.entropy().sum(-1), mean.tanh()
-    torch.testing.assert_close(found, known)
-
-
-def test_two_hot_loss_is_the_cross_entropy_with_all_bins():
-    bins = symexp_bins(41)
-    logits = torch.randn(5, 41, requires_grad=True)
-    value = torch.tensor([-1e12, -7.5, 0.0, 0.3, 1234.0])
-    target = torch.zeros(5, 41).scatter_add_(-1, *two_hot(value, bins))
-    slow = -(target * logits.log_softmax(-1)).sum(-1)
-    ours = TwoHot(logits, bins).loss(value)
-    torch.testing.assert_close(ours, slow)
-    torch.testing.assert_close(*[torch.autograd.grad(x.sum(), logits)[0] for x in (ours, slow)])
-
-
 def test_two_targets_at_once_are_the_sum_of_both_losses(either):
     bins, value, other = symexp_bins(41), 30 * torch.randn(5, 7), 30 * torch.randn(5, 7)
     logits = torch.randn(5, 7, 41, requires_grad=True)
@@ -100,9 +70,3 @@ def test_two_targets_at_once_are_the_sum_of_both_losses(either):
     weight = torch.rand(5, 7)
     found, expected = (torch.autograd.grad((weight * x).sum(), logits)[0] for x in (both, apart))
     torch.testing.assert_close(found, expected)
-
-
-def test_bernoulli_takes_probabilities_as_targets():
-    p, target = 0.8, 0.25
-    loss = Bernoulli(torch.tensor(math.log(p / (1 - p)))).loss(torch.tensor(target))
-    assert float(loss) == pytest.approx(-target * math.log(p) - (1 - target) * math.log(1 - p))

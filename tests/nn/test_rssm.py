@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import math
 import pickle
 from types import SimpleNamespace
 
@@ -60,29 +59,6 @@ def test_first_rows_forget_state_and_action(certain, either):
     # The action *after* the first row counts again.
     c, _ = rssm.observe(noisy, embed[:, 2:], action[:, 2:], first[:, 2:])
     torch.testing.assert_close(a.deter[:, 2:], c.deter)
-
-
-def test_gates_by_hand(rssm):
-    """With all weights zero: reset = 1/2, candidate = tanh(c / 2), update = sigmoid(u - 1), split within each block."""
-    for parameter in rssm.parameters():
-        torch.nn.init.zeros_(parameter)
-    bias = rssm.gates.bias.data.view(4, 3, 4)  # blocks, gates, units of a block
-    bias[:, 1], bias[:, 2] = 2.0, 1.0
-    out = rssm.step(torch.full((1, 16), 0.5), torch.zeros(1, 3, 4), torch.zeros(1, 2))
-    torch.testing.assert_close(out, torch.full((1, 16), 0.5 * math.tanh(1) + 0.5 * 0.5))
-
-
-def test_actions_beyond_one_are_shrunk(rssm):
-    latent = torch.rand(1, 16), torch.rand(1, 3, 4)
-    far, near, nearer = (rssm.step(*latent, torch.tensor([[x, -0.5]])) for x in (3.0, 1.0, 0.9))
-    torch.testing.assert_close(far, near)
-    assert not torch.equal(near, nearer)
-
-
-def test_imagination_follows_the_prior(certain):
-    out = certain.imagine(Latent(torch.randn(7, 16), torch.zeros(7, 3, 4)), torch.zeros(7, 2))
-    assert torch.equal(out.stoch.argmax(-1), certain.p(out.deter).argmax(-1))
-    assert torch.equal(out.stoch.sum(-1), torch.ones(7, 3))
 
 
 def test_blocks_divide_the_state():

@@ -1,4 +1,4 @@
-"""Tree search: node by node as the authors' code, on problems with known values, and its constants."""
+"""Tree search: node by node as the authors' code, on bandits, and its constants."""
 
 import math
 from contextlib import nullcontext
@@ -139,70 +139,3 @@ def test_the_value_is_that_of_the_improved_policy_and_not_the_mean_of_returns():
     value = (result.policy * q).sum(-1)
     assert (result.value - value).abs().max() < 0.01
     assert (value - result.tree.mean_value[:, 0]).mean() > 0.2
-
-
-def cliff_walking(fall, height=4, width=12):
-    """Reward, discount and next cell ``[48, 4]`` of moves, and the cells: -1 a move, ``fall`` and the start at a cliff.
-
-    A ``fall`` of -1 means that there is no cliff.
-    """
-    reward, following = torch.full((height * width, 4), -1.0), torch.zeros(height * width, 4, dtype=torch.int64)
-    start, goal = (height - 1) * width, height * width - 1
-    cliff = range(start + 1, goal) if fall != -1 else ()
-    for cell in range(height * width):
-        y, x = divmod(cell, width)
-        for a, (dy, dx) in enumerate(((-1, 0), (0, 1), (1, 0), (0, -1))):
-            after = min(max(y + dy, 0), height - 1) * width + min(max(x + dx, 0), width - 1)
-            reward[cell, a], following[cell, a] = (fall, start) if after in cliff else (-1.0, after)
-    cells = torch.tensor([cell for cell in range(goal) if cell not in cliff])
-    return reward, (following != goal).float(), following, cells
-
-
-@pytest.mark.parametrize(("fall", "simulations"), [(-100.0, 4), (-1.0, 4), (-1.0, 16)])
-def test_actions_with_known_values_are_optimal_in_every_cell(fall, simulations):
-    """Means over visits of a cliff are low, so more simulations than actions are for grids without one."""
-    reward, discount, following, cells = cliff_walking(fall)
-    value = torch.zeros(48)
-    for _ in range(60):
-        q = reward + discount * value[following]
-        value = torch.cat([q.amax(-1)[:-1], torch.zeros(1)])
-    model = table_model((reward, discount, following, torch.zeros(48, 4), value))
-    root, legal = Node(cells, torch.zeros(len(cells), 4), value[cells]), torch.ones(len(cells), 4, dtype=torch.bool)
-    action = search(model, root, legal, torch.zeros(len(cells), 4), SearchSettings(simulations, 4)).action
-    assert torch.equal(q[cells].gather(1, action[:, None])[:, 0], q[cells].amax(-1))
-
-
-def nim_model(heaps, largest):
-    """The rules of Nim on states ``[N, heaps]``; action h * largest + k - 1 takes k of heap h. The last move wins."""
-
-    def legal_in(state):
-        take = torch.arange(1, largest + 1)
-        return (state[..., None] >= take).flatten(1)  # [N, A]
-
-    def logits_in(state):
-        return torch.zeros(len(state), heaps * largest).masked_fill(~legal_in(state), -1e9)
-
-    def model(state, action):
-        heap, k = action // largest, action % largest + 1
-        after = (state - torch.nn.functional.one_hot(heap, heaps) * k[:, None]).clamp(min=0)
-        won, over = (after.sum(-1) == 0) & (state.sum(-1) > 0), after.sum(-1) == 0
-        node = Node(after, logits_in(after), torch.zeros(len(after)))
-        return Transition(won.float(), torch.where(over, 0.0, -1.0), node)
-
-    return model, legal_in, logits_in
-
-
-def test_search_with_the_rules_of_nim_finds_the_winning_moves():
-    """Where the exclusive or of the heaps becomes 0; with more simulations, in more positions."""
-    model, legal_in, logits_in = nim_model(3, 3)
-    sizes = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4))
-    state = sizes[sizes[:, 0] ^ sizes[:, 1] ^ sizes[:, 2] > 0]
-    shares = []
-    for simulations in (8, 200):
-        root = Node(state, logits_in(state), torch.zeros(len(state)))
-        options = SearchSettings(simulations, 9, q_range_floor=2.0)
-        action = search(model, root, legal_in(state), torch.zeros(len(state), 9), options).action
-        after = model(state, action).node.state
-        shares.append((after[:, 0] ^ after[:, 1] ^ after[:, 2] == 0).float().mean().item())
-    assert shares[0] < 0.8
-    assert shares[1] == 1

@@ -217,14 +217,3 @@ def check_rows(rows, hidden=False):
     begins = age[1:][first[1:]]
     assert (age[0] == 0).all()
     assert ((begins == 0) | hidden & (begins == 1)).all()
-
-
-def tabular_values(rows, discount=0.9):
-    """The values of the three states that TD(0) converges to, from all transitions of the rows."""
-    state, last = rows["obs"][..., 0].long(), rows["is_last"]
-    now, then = state[:-1][~last[:-1]], state[1:][~last[:-1]]
-    reward, cont = rows["reward"][1:][~last[:-1]].double(), (~rows["is_terminal"][1:][~last[:-1]]).double()
-    counts = torch.bincount(now, minlength=3).double()
-    mean_reward = torch.bincount(now, reward, minlength=3) / counts
-    matrix = torch.zeros(9, dtype=torch.float64).index_add_(0, now * 3 + then, cont).view(3, 3) / counts[:, None]
-    return torch.linalg.solve(torch.eye(3, dtype=torch.float64) - discount * matrix, mean_reward)
