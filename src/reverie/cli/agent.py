@@ -14,7 +14,8 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption, options_for
 from reverie.core.errors import count_noun
-from reverie.core.terminal import progress_bars, show
+from reverie.core.progress import progress_bars
+from reverie.core.terminal import show
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent

@@ -14,7 +14,8 @@ from reverie.cli.output import print_sections
 from reverie.cli.parsing import Positional, TrustOption, iter_flags, options_for, parse
 from reverie.core.errors import short_repr
 from reverie.core.logger import wrap_words
-from reverie.core.terminal import progress_bars, show
+from reverie.core.progress import progress_bars
+from reverie.core.terminal import show
 from reverie.core.version import version
 from reverie.envs.config import EnvConfig, Mark, marked
 

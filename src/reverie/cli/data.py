@@ -15,7 +15,8 @@ from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
-from reverie.core.terminal import progress_bars, show
+from reverie.core.progress import progress_bars
+from reverie.core.terminal import show
 from reverie.datasets.options import ReadOptions, RecordConfig, Subset
 
 if TYPE_CHECKING:  # imports torch, which --help does not need

@@ -22,10 +22,10 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, RowError, with_count
+from reverie.core.progress import progress_bars
 from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.terminal import progress_bars
 from reverie.datasets.options import ColumnNames as ColumnNames
 from reverie.datasets.options import ReadOptions as ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, reading

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
@@ -41,7 +41,6 @@ from reverie.envs.suites import (
     renderer_hint,
     unknown_env_error,
 )
-from reverie.envs.turn_based import is_pettingzoo, to_gymnasium
 from reverie.envs.wrapper_list import apply_wrappers, check_stateless
 from reverie.envs.wrappers import (
     OLD_GYM,
@@ -228,7 +227,8 @@ def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
         if "argument: 'num_envs'" not in str(error):
             raise
         raise EnvError(f"{error}. To make many environments at once, set env.vectorization = native.") from error
-    if is_pettingzoo(env):
+    if hasattr(env, "possible_agents") and callable(getattr(env, "observe", None)):  # PettingZoo's AECEnv
+        to_gymnasium = load_env_creator("reverie.envs.turn_based:to_gymnasium")
         return to_gymnasium(env, f"environment '{env_name(factory)}'", **seat)
     if seat:
         raise EnvError(f"env.kwargs = {config.kwargs}: {env_name(factory)} has no parameter 'agent'.")

@@ -36,11 +36,6 @@ def pettingzoo_env(name: str, agent: int | str = 0, opening_moves: int = 0, **kw
     return to_gymnasium(world, title, agent, opening_moves)
 
 
-def is_pettingzoo(env: object) -> bool:
-    """Return whether ``env`` has PettingZoo's interface of agents that move in turn, ``AECEnv``."""
-    return hasattr(env, "possible_agents") and callable(getattr(env, "observe", None))
-
-
 def to_gymnasium(world: Any, title: str, agent: int | str = "all", opening_moves: int = 0) -> Env:
     """Return a PettingZoo ``world``, whose errors begin with ``title``, as :func:`pettingzoo_env` does."""
     return TurnBasedGame(world, title, opening_moves) if agent == "all" else SingleAgentEnv(world, int(agent))

@@ -35,7 +35,7 @@ def reinforce(
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
 
 
-def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
+def _clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
     """Return PPO's clipped loss, -min(rho A, clip(rho, 1 - eps, 1 + eps) A): arXiv:1707.06347, equation 7.
 
     Args:
@@ -67,7 +67,7 @@ def clipped_objective(
         clip: the largest difference of a ratio from 1.
     """
     log_ratio = (log_prob - before).masked_fill(last, 0.0)  # [B, T]
-    loss, ratio = clipped_surrogate(log_ratio=log_ratio, advantage=advantage, clip=clip), log_ratio.detach().exp()
+    loss, ratio = _clipped_surrogate(log_ratio=log_ratio, advantage=advantage, clip=clip), log_ratio.detach().exp()
     return loss, ratio - 1 - log_ratio.detach(), ((ratio - 1).abs() > clip).float()
 
 
