@@ -228,7 +228,7 @@ def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
             raise
         raise EnvError(f"{error}. To make many environments at once, set env.vectorization = native.") from error
     if hasattr(env, "possible_agents") and callable(getattr(env, "observe", None)):  # PettingZoo's AECEnv
-        to_gymnasium = load_env_creator("reverie.envs.turn_based:to_gymnasium")
+        to_gymnasium: Any = load_env_creator("reverie.envs.turn_based:to_gymnasium")
         return to_gymnasium(env, f"environment '{env_name(factory)}'", **seat)
     if seat:
         raise EnvError(f"env.kwargs = {config.kwargs}: {env_name(factory)} has no parameter 'agent'.")
