@@ -237,3 +237,45 @@ def test_values_of_a_solved_game_are_learned_with_their_signs(sign):
             alive = alive & ~batch_of_games.is_last[:, k + 1]
     error = torch.cat(errors).mean()
     assert error < 0.1 if sign > 0 else error > 0.3
+
+
+def walked_windows(count, rows, generator):
+    """Windows ``[count, rows]`` of a random walk over six cells, whose last one pays 1; its searches knew nothing."""
+    columns = {name: torch.zeros(count, rows) for name in ("cell", "reward", "first", "last")}
+    action = torch.randint(2, (count, rows), generator=generator)
+    for b in range(count):
+        cell, over = 0, True
+        for t in range(rows):
+            begins, over = over, False
+            cell = (
+                int(torch.randint(5, (), generator=generator))
+                if begins
+                else min(max(cell + 2 * int(action[b, t - 1]) - 1, 0), 5)
+            )
+            over = cell == 5
+            for name, x in {"cell": cell, "reward": float(over), "first": begins, "last": over}.items():
+                columns[name][b, t] = x
+    last = columns["last"].bool()
+    return Batch(
+        obs={"cell": torch.eye(6)[columns["cell"].long()]}, action=torch.eye(2)[action] * ~last[..., None],
+        reward=columns["reward"], is_first=columns["first"].bool(), is_last=last, is_terminal=last,
+        weight=torch.ones(count), index=torch.arange(count),
+        extras={SEARCH_POLICY: torch.full((count, rows, 2), 0.5), SEARCH_VALUE: torch.zeros(count, rows, 1)},
+    )  # fmt: skip
+
+
+def test_rows_of_earlier_policies_teach_the_policy_of_new_searches_by_default():
+    spec = {"cell": ObsPart(kind="vector", shape=(6,), dtype="float32")}
+    actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(2,))})
+    cfg = algorithm_config("muzero")().merge({
+        "batch_size": 40, "lr": 3e-3, "target_update_interval": 20, "num_simulations": 8, "networks.units": (64,),
+        "networks.encoder_units": (32,), "networks.max_value": 1.0, "networks.bins": 21,
+    })  # fmt: skip
+    agent, g = cfg.build(spec, actions, seed=0), torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    rows = walked_windows(40, cfg.batch_length, g)
+    for _ in range(100):
+        rows = dataclasses.replace(rows, extras={**rows.extras, **agent.update(rows).extras})
+    with torch.no_grad():
+        logits, _ = agent.objective.networks.predict(agent.objective.networks({"cell": torch.eye(6)[:5]}))
+    assert (torch.softmax(logits, -1)[:, 1] > 0.8).all()

@@ -414,14 +414,15 @@ class MuZeroConfig(ReanalyzeConfig, TDConfig):
     human_fraction: ClassVar[float | None] = 0.0
 
     batch_size: int = 128
-    batch_length: int = 46
+    batch_length: int = 12
     networks: MuZeroNetworkConfig = field(default_factory=MuZeroNetworkConfig)
     """Widths of the networks."""
     discount: Annotated[float, Within("[0, 1]")] = 0.997
     """Discount factor gamma per agent step."""
-    value_estimator: ValueEstimator = field(default_factory=lambda: NStep(40))
+    value_estimator: ValueEstimator = field(default_factory=lambda: NStep(5))
     """How values are computed from the rows of a window; they bootstrap from the values of stored searches, and of the
-    networks in rows without a search."""
+    networks in rows without a search. 5 steps, as in the paper's appendix H: the rewards are those of earlier policies.
+    """
     unroll: Annotated[int, AtLeast(1)] = 5
     """K, the steps that are predicted from the first row of a window in learning."""
     lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
@@ -450,8 +451,8 @@ class MuZeroConfig(ReanalyzeConfig, TDConfig):
     where all values are nearly equal."""
     gumbel_scale: Annotated[float, AtLeast(0)] = 1.0
     """Scale of the noise with which searches explore; evaluations have none."""
-    reanalyze_interval: Annotated[int, AtLeast(0)] = 0
-    """Updates from one batch whose rows are searched again to the next; 0: never."""
+    reanalyze_batch_size: Annotated[int, AtLeast(1)] = 40
+    """Windows of a batch with new searches that are searched again, at most all."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
     """Step size of the target networks, which search again, per target update; 1 copies the networks."""
     target_update_interval: Annotated[int, AtLeast(1)] = 200

@@ -163,14 +163,15 @@ MUZERO: Settings = {
 
 MUZERO_CARTPOLE: Settings = MUZERO | {
     "steps": 30_000, "env.id": "CartPole-v1", "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 2000,
-    "stop_score": 475.0, "algo.reanalyze_interval": 10,
+    "stop_score": 475.0, "algo.value_estimator": "n_step(40)", "algo.batch_length": 46,
+    "algo.reanalyze_batch_size": 20,
 }
 """CartPole-v1 in minutes on one CPU core."""
 
 MUZERO_GRID: Settings = MUZERO | {
-    "env.id": "MiniGrid-Empty-5x5-v0", "algo.reanalyze_interval": 10, "algo.value_estimator": "n_step(10)",
-    "algo.batch_length": 16, "algo.discount": 0.99, "algo.networks.max_value": 2.0, "algo.consistency_coef": 2.0,
-    "algo.gumbel_scale": 2.0,
+    "env.id": "MiniGrid-Empty-5x5-v0", "algo.value_estimator": "n_step(10)", "algo.batch_length": 16,
+    "algo.reanalyze_batch_size": 20, "algo.discount": 0.99, "algo.networks.max_value": 2.0,
+    "algo.consistency_coef": 2.0, "algo.gumbel_scale": 2.0,
 }
 """MiniGrid: with wide bins, values between 0 and 1 are not learned. With half of the noise, one of three seeds needed
 four times the env steps in DoorKey: the values of states in which it was stuck were too high."""
@@ -178,8 +179,8 @@ four times the env steps in DoorKey: the values of states in which it was stuck 
 MUZERO_BOARD: Settings = MUZERO | {
     "steps": 250_000, "replay_ratio": 0.0625, "env.id": "reverie/TicTacToe-v0", "env.num": 64,
     "env.kwargs": {"opening_moves": 6}, "replay.capacity": 60_000, "learning_starts": 2000,
-    "schedule.eval_every": 50_000, "eval_episodes": 100, "eval_envs": 50, "algo.batch_length": 12,
-    "algo.value_estimator": "td1", "algo.discount": 1.0,
+    "schedule.eval_every": 50_000, "eval_episodes": 100, "eval_envs": 50, "algo.value_estimator": "td1",
+    "algo.reanalyze_interval": 0, "algo.discount": 1.0,
     "algo.lr": [[0, 2e-3], [250_000, 1e-4]], "algo.q_range_floor": 2.0,
     "algo.networks.bins": 21, "algo.networks.max_value": 1.0,
 }
