@@ -19,7 +19,7 @@ from reverie.core.errors import RunError
 from reverie.core.specs import ColumnSpec
 from reverie.store import local_objects
 from reverie.store.retry import Retrier
-from reverie.store.store import ReplayStore
+from reverie.store.store import ReplayStore, iter_store_episodes
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -40,7 +40,7 @@ import sys
 sys.path[:0] = [{tests!r}]
 from store_rows import COLUMNS, STREAMS, row
 from reverie.store import zarr
-from reverie.store.store import ReplayStore
+from reverie.store.store import ReplayStore, iter_store_episodes
 zarr.CHUNK_BYTES = 8 * 48
 store = ReplayStore(sys.argv[1])
 last = store.segments[-1] if store.segments else None
@@ -96,6 +96,22 @@ def test_what_would_fill_the_memory_is_not_read(tmp_path, said):
             path.write_text(json.dumps({"attributes": segment.sealed()}))
         assert ReplayStore(tmp_path).segments == []
         assert "a chunk has more than 1,000,000,000 bytes" in said.pop()
+
+
+@pytest.mark.parametrize("change", [{"rows": 10**12}, {"streams": 10**9}, {"chunk": 0}, {"first": -1}])
+def test_missing_rows_end_the_reading(change, tmp_path, said):
+    store = ReplayStore(tmp_path)
+    name = store.begin(COLUMNS, STREAMS)
+    store.extend(stacked(range(20)))
+    store.close(10)
+    for path in (tmp_path / name).rglob("zarr.json"):
+        path.write_text(json.dumps({"attributes": replace(store.segments[0], **change).sealed()}))
+    if {"chunk", "first"} & {*change}:
+        assert ReplayStore(tmp_path).segments == []
+        assert "its numbers of rows contradict each other" in said.pop()
+        return
+    with pytest.raises(RunError, match="10,000 chunks are missing"):
+        list(iter_store_episodes(ReplayStore(tmp_path)))
 
 
 def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):

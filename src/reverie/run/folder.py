@@ -193,7 +193,7 @@ def spec_changes(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool 
     labels = ("the run", "this environment")
     try:
         return diff_specs(saved, current, labels) or (diff_bounds(saved, current, labels) if bounds else [])
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}). {SPEC_ADVICE}") from error
 
 

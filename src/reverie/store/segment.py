@@ -90,6 +90,8 @@ def parse_segment(name: str, data: bytes) -> Segment:
         columns = {key: ColumnSpec(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}
         parent = tuple(content.pop("parent") or ()) or None
         segment = Segment(name=name, columns=columns, parent=parent, **content)
+        if segment.chunk < 1 or segment.streams < 1 or not 0 <= segment.first <= segment.first_kept <= segment.rows:
+            raise ValueError("its numbers of rows contradict each other")
         if max((column.nbytes for column in columns.values()), default=0) * segment.chunk > LARGEST_CHUNK:
             raise ValueError(f"a chunk has more than {LARGEST_CHUNK:,} bytes")
         return segment

@@ -329,6 +329,8 @@ class ReplayStore:
 # ---------------------------------------------------------------- episodes
 
 
+MAX_DAMAGED_CHUNKS = 10_000
+"""Missing or damaged chunks after which episodes are no longer read: a missing one takes time, and no space."""
 FIRST_ROW_MISSING = "an episode whose first row is not stored is skipped"
 STEPLESS = "an episode of a single row is skipped, since it has no step"
 
@@ -378,10 +380,18 @@ def iter_store_episodes(
     """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are skipped.
 
     Needs the memory of one chunk and one episode. ``columns``: all if None, else with is_first, is_last and reward.
+    RunError after ``MAX_DAMAGED_CHUNKS``.
     """
+    numbers = itertools.count(1)
+
+    def count_damage(damage: Damage) -> None:
+        if next(numbers) > MAX_DAMAGED_CHUNKS:
+            raise RunError(f"{store.objects.location}: {MAX_DAMAGED_CHUNKS:,} chunks are missing. Copy it again.")
+        on_damage(damage)
+
     for history in store.histories():
         for stream in range(history[0].segment.streams):
-            yield from _of_stream(store, history, stream, columns, on_damage)
+            yield from _of_stream(store, history, stream, columns, count_damage)
 
 
 def _of_stream(
