@@ -228,15 +228,26 @@ def not_of_disk(label: str) -> Iterator[None]:
         raise EnvError(f"{label} failed with {format_error(error)}.") from error
 
 
-def is_private(path: Path | str) -> bool:
-    """Return whether a file is this user's, and only this user can write it; a group of its name is this user alone."""
+def is_private(path: Path) -> bool:
+    """Return whether ``path`` is a file of this user, which only this user, and root, can write, move or replace."""
     try:
-        status, user = os.stat(path), pwd.getpwuid(os.getuid())
-        group = grp.getgrgid(status.st_gid)
+        states = [os.lstat(path), *(os.stat(folder) for folder in path.resolve().parents)]
+        is_mine = stat.S_ISREG(states[0].st_mode) and states[0].st_uid == os.getuid()
+        return is_mine and not any(map(_is_shared, states))
     except (OSError, KeyError):
         return False
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Return whether others can write a file or what is in a folder; a group of the user's name is the user alone."""
+    user = pwd.getpwuid(os.getuid())
+    if status.st_uid not in (0, user.pw_uid):
+        return True
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:  # files there are their owners'
+        return False
+    group = grp.getgrgid(status.st_gid)
     is_alone = (group.gr_name, group.gr_gid) == (user.pw_name, user.pw_gid) and {*group.gr_mem} <= {user.pw_name}
-    return status.st_uid == user.pw_uid and not status.st_mode & (stat.S_IWOTH | (0 if is_alone else stat.S_IWGRP))
+    return bool(status.st_mode & (stat.S_IWOTH | (0 if is_alone else stat.S_IWGRP)))
 
 
 def check_writable(path: Path) -> None:

@@ -186,7 +186,8 @@ def is_remembered(module: str) -> bool:
 def _find_trusted(module: str, trusted: Collection[str]) -> dict[str, bool]:
     """Return which files of ``module`` are among the ``trusted`` entries, by their paths."""
     pairs = [(entry, entry.partition(" ")[2]) for entry in _entries(module)]
-    return {path: entry in trusted or (f"{NAMED} {path}" in trusted and is_private(path)) for entry, path in pairs}
+    named = {path for _, path in pairs if f"{NAMED} {path}" in trusted}
+    return {path: entry in trusted or (path in named and is_private(Path(path))) for entry, path in pairs}
 
 
 def trusted_entries() -> set[str]:
