@@ -144,10 +144,10 @@ def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     torch.testing.assert_close(found["gru_backward"], [dgates, dh])
 
 
-@pytest.mark.parametrize("settings", [{"betas": (0.0, 0.99)}, {"cosine": 5}, {"rate": 0.02, "cosine": 40}])
+@pytest.mark.parametrize("settings", [{"betas": (0.0, 0.99)}, {"cosine": 5}, {"lr": 0.02, "cosine": 40}])
 def test_adam(on_gpu, settings):
     """After 2^24 updates too, which float32 cannot count; large tensors have larger blocks."""
-    rate = {key: torch.tensor(x, device=DEVICE) for key, x in settings.items() if key == "rate"}
+    rate = {key: torch.tensor(x, device=DEVICE) for key, x in settings.items() if key == "lr"}
     for updates in (1, 20, 2**24 + 1):
         shapes = ((3, 5), (1025,), ()) if updates < 20 else ((2,),)
         given = [[torch.randn(shape, device=DEVICE) for shape in shapes] for _ in range(3)]
@@ -393,7 +393,7 @@ tensors, count = [torch.zeros(300), torch.zeros(())], torch.tensor(7)
 optim_gpu.clip_by_norm_triton(tensors, 1.0)
 optim_gpu.polyak_triton(tensors, tensors, 0.1, count, 7)
 optim_gpu.polyak_triton(tensors, tensors, 0.1, None, 1)
-for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tensor(0.1))):
+for settings in (AdamSettings(0.1), AdamSettings(torch.tensor(0.1), cosine=9)):
     optim_gpu.adam_triton(tensors, tensors, tensors, tensors, count, settings)
 losses_gpu.compare_losses(torch.zeros)
 mlp_gpu.compare_perceptrons(torch.zeros)

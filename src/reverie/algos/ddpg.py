@@ -78,7 +78,7 @@ class DDPG(DelayedActorLearner):
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
 
-    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
+    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
         """Take one step of the critic; then of the actor through the new critic, and of the targets: Algorithm 1."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)

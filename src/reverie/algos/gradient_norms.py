@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.types import Batch, Metrics, Update
+from reverie.nn.loss_scale import LossScale
 from reverie.nn.optim import Optimizer
 
 PREFIX = "opt/module_grad_norm/"
@@ -67,8 +68,8 @@ class OptimizerNorms(NamedTuple):
     norms: GradientNorms
 
     @torch.no_grad()
-    def add(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Add the gradients of all ``params``, or of those that are not frozen."""
+    def add(self, params: Sequence[Tensor], grads: Sequence[Tensor], scale: LossScale | None = None) -> None:
+        """Add the gradients of all ``params``, or of those that are not frozen, divided by ``scale``."""
         if (squares := self.norms.squares) is None:
             return
         names = self.networks
@@ -76,7 +77,8 @@ class OptimizerNorms(NamedTuple):
             names = [name for name, p in zip(names, params, strict=True) if p.requires_grad]
         for network in dict.fromkeys(names):
             part = [grad for name, grad in zip(names, grads, strict=True) if name == network]
-            square = torch.stack(torch._foreach_norm(part)).square().sum()
+            norms = torch.stack(torch._foreach_norm(part))
+            square = (norms if scale is None else norms / scale.value).square().sum()
             squares[network] = squares[network] + square if network in squares else square
 
 

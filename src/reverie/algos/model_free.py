@@ -208,11 +208,6 @@ class CountingLearner(ModelFree):
     updates: int = 0
     """Number of updates, in Python, so that the others do not pay for what one does more."""
 
-    def count_update(self) -> int:
-        """Add one to the number of updates, and return it."""
-        vars(self)["updates"] = self.updates + 1  # a module takes 3 us to set an attribute
-        return self.updates
-
     def extra_state(self) -> dict[str, Any]:
         return {"updates": self.updates}
 
@@ -227,18 +222,16 @@ class DelayedActorLearner(CountingLearner):
     """
 
     def next_step(self) -> TrainStep:
-        return self.train_step if self.count_update() % self.cfg.policy_delay == 0 else self.critic_step
+        vars(self)["updates"] = self.updates + 1  # a module takes 3 us to set an attribute
+        return self.critic_step if self.updates % self.cfg.policy_delay else self.train_step
 
-    def train_step(self, batch: Batch) -> Update:
-        return self.learn(batch, updates_actor=True)
+    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+        """Take one step of the critics, and with ``updates_actor`` of the actor through the new critics."""
+        raise missing_method_error(self, "train_step")
 
     def critic_step(self, batch: Batch) -> Update:
         """Take one step without the actor."""
-        return self.learn(batch, updates_actor=False)
-
-    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
-        """Take one step of the critics, and with ``updates_actor`` of the actor through the new critics."""
-        raise missing_method_error(self, "learn")
+        return self.train_step(batch, updates_actor=False)
 
 
 # ---------------------------------------------------------------------- settings

@@ -121,8 +121,8 @@ class ReanalyzingLearner(CountingLearner):
 
         The plans are not captured, as they take far longer than Python, and all memory of a capture stays reserved.
         """
-        count = self.count_update()
-        if not self.cfg.reanalyze_interval or count % self.cfg.reanalyze_interval:
+        vars(self)["updates"] = self.updates + 1
+        if not self.cfg.reanalyze_interval or self.updates % self.cfg.reanalyze_interval:
             return super().update(batch)
         prepared = self.prepare_batch(batch.to(self.device))
         plans = self.objective.reanalyze(prepared, min(self.cfg.reanalyze_batch_size, len(batch.index)))

@@ -19,11 +19,12 @@ from reverie.core.bounds import AtLeast, ScheduledFloat
 from reverie.core.collectives import mean_across_ranks
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
+from reverie.nn.functional import clipped_noise
 from reverie.nn.network import NetworkConfig
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_before
+from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -58,9 +59,13 @@ class ReBRACObjective(TD3Objective):
         a' is the target policy's action with clipped noise, b the dataset's action at s'. The last row of an episode
         has no action, and so no penalty.
         """
-        action, value = self.next_value(batch)
+        c, obs = self.cfg, obs_after(batch.obs)
+        action = self.target_actor(obs)  # [B, T-1, A]
+        action = clipped_noise(action, torch.randn_like(action), c.target_policy_noise, c.target_noise_clip)
         penalty = _squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
-        return self.cfg.value_estimator(batch, value - self.cfg.critic_bc_coef * penalty, self.discount)
+        values = self.target_critic(obs, action)  # [K, B, T-1]
+        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
+        return c.value_estimator(batch, value - c.critic_bc_coef * penalty, self.discount)
 
 
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -84,11 +89,10 @@ class ReBRAC(TD3):
                 with torch.no_grad():
                     torch._foreach_copy_([*target.model.parameters()], [*target.source.parameters()])
 
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics, of the actor through the new critics, and of the targets.
-
-        As in the authors' code, the target actor follows the actor before its step.
-        """
+    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+        """Take TD3's step. As in the authors' code, the target actor follows the actor before the actor's step."""
+        if not updates_actor:
+            return super().train_step(batch, updates_actor=False)
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)
         metrics = self.minimize(critic)

@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actors import BoundedGaussianActor
-from reverie.nn.adam import Adam, joint_gradients
+from reverie.nn.adam import Adam
 from reverie.nn.cnn import ConvReLU, Deconvolutions
 from reverie.nn.network import FEATURES, NetworkConfig, ObsConcat
 from reverie.nn.target_network import TargetNetwork, polyak_update
@@ -112,15 +112,15 @@ class SACAE(SAC):
         """Return the batch twice: the target has a separate encoder."""
         return batch, batch
 
-    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
+    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
         """Take SAC's step, then one of encoder and decoders on the reconstruction.
 
         The critic's new encoder sees the images once, for the actor and for the reconstruction.
         """
         o = self.objective
         if not o.images:
-            return super().learn(batch, updates_actor=updates_actor)
-        update = super().learn(batch, updates_actor=False)
+            return super().train_step(batch, updates_actor=updates_actor)
+        update = super().train_step(batch, updates_actor=False)
         metrics = {**update.metrics}
         obs = obs_before(batch.obs)
         encoded = cast(ObsConcat, o.critic.inputs).encode(obs)
@@ -130,8 +130,10 @@ class SACAE(SAC):
             metrics |= self.minimize(o.actor_loss(replace(batch, obs=detached)))
         loss = o.reconstruction_loss({key: x.flatten(0, 1) for key, x in (obs | encoded).items()})
         optims = [self.optims[name] for name in ("encoder", "decoder")]
-        for optim, gradients in zip(optims, joint_gradients(loss, optims), strict=True):
-            optim.apply(gradients)
+        trained = [[p for p in optim.params if p.requires_grad] for optim in optims]
+        gradients = optims[0].gradients(loss, params=[*trained[0], *trained[1]])
+        optims[0].apply(gradients[: len(trained[0])])
+        optims[1].apply(gradients[len(trained[0]) :])
         return replace(update, metrics=metrics | {"loss/reconstruction": loss.detach()})
 
 

@@ -56,16 +56,13 @@ class TD3Objective(TDObjective):
 
         With M ``num_target_critics``, the minimum is over M critics that are drawn for the whole batch, as in REDQ.
         """
-        return self.cfg.value_estimator(batch, self.next_value(batch)[1], self.discount)
-
-    def next_value(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the action ``[B, T - 1, A]`` of the target policy with noise, and its value ``[B, T - 1]``."""
         c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = torch.randn_like(action)
         action = clipped_noise(action, noise, c.target_policy_noise, c.target_noise_clip)
         values = self.target_critic(obs, action)  # [K, B, T-1]
-        return action, (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
+        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
+        return c.value_estimator(batch, value, self.discount)
 
 
 # ---------------------------------------------------------------------- learner

@@ -28,7 +28,7 @@ def supports_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
     """Return whether :func:`adam_cpu` can be used."""
-    return settings.rate is None and _is_dense_cpu(params, grads, mean, square)
+    return not isinstance(settings.lr, Tensor) and _is_dense_cpu(params, grads, mean, square)
 
 
 @torch.no_grad()
@@ -36,8 +36,8 @@ def adam_cpu(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``nn/adam.py: adam``; it wakes no second thread for small tensors."""
-    lr, betas, eps, cosine, _ = settings
-    numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
+    lr, betas, eps, cosine = settings
+    numbers = (ctypes.c_double * 5)(float(lr), *betas, eps, cosine)
     for p, *counterparts in zip(params, grads, mean, square, strict=True):
         call_compiled("adam", p, *counterparts, p.numel(), numbers, updates, num_threads_for(p))
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
@@ -50,7 +50,7 @@ def supports_fused_adam(
 
     PyTorch does not have it on the meta device with a learning rate that is a tensor.
     """
-    if settings.rate is not None and params[0].is_meta:
+    if isinstance(settings.lr, Tensor) and params[0].is_meta:
         return False
     return have_same_memory(params, grads, mean, square)
 
@@ -72,8 +72,7 @@ def fused_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``nn/adam.py: adam`` in one call for all parameters."""
-    lr = settings.lr if settings.rate is None else settings.rate
-    (b1, b2), rate = settings.betas, lr * cosine_share(updates, settings.cosine)
+    (b1, b2), rate = settings.betas, settings.lr * cosine_share(updates, settings.cosine)
     torch._fused_adam_(
         params, grads, mean, square, [], [updates.float()] * len(params), lr=rate, beta1=b1, beta2=b2,
         weight_decay=0.0, eps=settings.eps, amsgrad=False, maximize=False,

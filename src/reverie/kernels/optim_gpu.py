@@ -58,10 +58,11 @@ def adam_triton(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``nn/adam.py: adam``."""
-    lr, (b1, b2), eps, cosine, rate = settings
+    lr, (b1, b2), eps, cosine = settings
+    rate = lr if isinstance(lr, Tensor) else None
     places, programs, block = _places(params)
     logs = (math.log(b) if b else -math.inf for b in (b1, b2))
-    numbers = float(lr), 1 - b1, 1 - b2, *logs, eps, cosine
+    numbers = 0.0 if isinstance(lr, Tensor) else float(lr), 1 - b1, 1 - b2, *logs, eps, cosine
     arrays = tuple(params), tuple(grads), tuple(mean), tuple(square), updates, rate
     gpu._launch("adam_kernel", (programs,), *arrays, *places, *numbers, RATE=rate is not None, COSINE=cosine > 0,
                 BLOCK=block)  # fmt: skip

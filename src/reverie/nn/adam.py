@@ -11,23 +11,22 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within, initial_value
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
-from reverie.nn.optim import FlatOptimizer, Optimizer, Tensors, clip_grad_norm, compute_gradients
+from reverie.nn.optim import FlatOptimizer, Optimizer, Tensors, clip_grad_norm
 
 
 class AdamSettings(NamedTuple):
     """Settings of :class:`Adam`."""
 
-    lr: float
+    lr: float | Tensor
+    """The learning rate, or the tensor ``[]`` of one that changes with env steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     cosine: int = 0
-    rate: Tensor | None = None
-    """The learning rate ``[]`` instead of ``lr``, if it changes with env steps."""
 
 
 class Adam(Optimizer):
@@ -57,12 +56,6 @@ class Adam(Optimizer):
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
         self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
-    @property
-    def settings(self) -> AdamSettings:
-        """The settings of :func:`adam`."""
-        rate = self.rate if isinstance(self.rate, Tensor) else None
-        return AdamSettings(initial_value(self.schedule), self.betas, self.eps, self.cosine, rate)
-
     def _update(self, grads: Tensors) -> Metrics:
         metrics: Metrics = {}
         if self.max_grad_norm:
@@ -75,7 +68,8 @@ class Adam(Optimizer):
         params, mean, square = ([x[i] for x in trained] for i in range(3))
         if self.decoupled_decay:
             torch._foreach_mul_(params, 1 - self.decoupled_decay * self.rate)
-        adam(params, grads, mean, square, self.updates, self.settings)
+        settings = AdamSettings(self.rate, self.betas, self.eps, self.cosine)
+        adam(params, grads, mean, square, self.updates, settings)
         return metrics
 
     @torch.no_grad()
@@ -96,35 +90,28 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
 
     Return the norm before clipping, ``[]``.
     """
-    parts = joint_gradients(loss, optims)
-    if not (all_grads := list(itertools.chain(*parts))):
+    trained = [[p for p in optim.params if p.requires_grad] for optim in optims]
+    grads = optims[0].gradients(loss, params=list(itertools.chain(*trained)))
+    if not grads:
         return loss.new_zeros(())
-    all_reduce_mean(all_grads)
+    all_reduce_mean(grads)
+    scale, cuts = optims[0].loss_scale, list(itertools.accumulate(map(len, trained), initial=0))
+    places = [*zip(optims, map(slice, cuts, cuts[1:]), strict=True)]
+    for optim, place in places:
+        if optim.norms is not None:
+            optim.norms.add(optim.params, grads[place], scale)
 
     @torch.no_grad()
     def update(grads: Tensors) -> Tensor:
-        remaining = iter(grads)
-        for optim, part in zip(optims, parts, strict=True):
-            if optim.norms is not None:
-                optim.norms.add(optim.params, list(itertools.islice(remaining, len(part))))
         grads, norm = clip_by_norm(grads, limit)
-        for optim, part in zip(optims, parts, strict=True):
-            if part:
-                optim._update(grads[: len(part)])
-            grads = grads[len(part) :]
+        for optim, place in places:
+            if grads[place]:
+                optim._update(grads[place])
         return norm
 
-    if (scale := optims[0].loss_scale) is None:
-        return update(all_grads)
-    return scale.step_if_finite(update, all_grads, [x for optim in optims for x in optim.tensors()])
-
-
-def joint_gradients(loss: Tensor, optims: Sequence[Adam]) -> list[Tensors]:
-    """Return the gradients of ``loss`` for each of several optimizers of a learner: see :meth:`Adam.gradient`."""
-    parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
-    scale = None if optims[0].loss_scale is None else optims[0].loss_scale.value
-    grads = iter(compute_gradients(loss, itertools.chain(*parts), scale))
-    return [list(itertools.islice(grads, len(part))) for part in parts]
+    if scale is None:
+        return update(grads)
+    return scale.step_if_finite(update, grads, [x for optim in optims for x in optim.tensors()])
 
 
 @accelerated
@@ -150,8 +137,7 @@ def adam(
     torch._foreach_lerp_(mean, grads, 1 - b1)
     torch._foreach_mul_(square, b2)
     torch._foreach_addcmul_(square, grads, grads, 1 - b2)
-    lr = settings.lr if settings.rate is None else settings.rate
-    lr = lr * cosine_share(updates, settings.cosine) if settings.cosine else lr
+    lr = settings.lr * cosine_share(updates, settings.cosine) if settings.cosine else settings.lr
     rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
     for p, m, v in zip(params, mean, square, strict=True):
         p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))

@@ -219,13 +219,15 @@ class JointDistribution:
 
     def _join(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the flat tensor ``[..., A]`` of the parts' ``values``: the inverse of :func:`take_part`."""
+        if len(values) == 1:
+            return next(iter(values.values()))
         pieces: list[tuple[int, Tensor]] = []
         for key, x in values.items():
             cuts = self.slices[key]
             cuts = (cuts,) if isinstance(cuts, slice) else cuts
             splits = torch.split(x, [cut.stop - cut.start for cut in cuts], -1) if len(cuts) > 1 else (x,)
             pieces += zip((cut.start for cut in cuts), splits, strict=False)
-        return join_choices([x for _, x in sorted(pieces, key=lambda piece: piece[0])])
+        return torch.cat([x for _, x in sorted(pieces, key=lambda piece: piece[0])], -1)
 
     def sample(self) -> Tensor:
         """Return a sample, ``[..., A]``."""
@@ -238,7 +240,8 @@ class JointDistribution:
     def sample_and_log_prob(self) -> tuple[Tensor, Tensor]:
         """Return a sample ``[..., A]`` and its log-density ``[...]``, both with gradient, but for classes."""
         drawn = {key: part.sample_and_log_prob() for key, part in self.parts.items()}
-        return self._join({key: x for key, (x, _) in drawn.items()}), _total([density for _, density in drawn.values()])
+        first, *rest = [density for _, density in drawn.values()]
+        return self._join({key: x for key, (x, _) in drawn.items()}), sum(rest, first)
 
     def mode(self) -> Tensor:
         """Return the mode of each part, ``[..., A]``."""
@@ -260,7 +263,8 @@ class JointDistribution:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probability ``[...]`` of flat actions ``[..., A]``."""
-        return _total([part.log_prob(take_part(action, self.slices[key])) for key, part in self.parts.items()])
+        first, *rest = [part.log_prob(take_part(action, self.slices[key])) for key, part in self.parts.items()]
+        return sum(rest, first)
 
     def entropies(self) -> dict[str, Tensor]:
         """Return the entropy ``[...]`` of each part, in nats."""
@@ -268,15 +272,11 @@ class JointDistribution:
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats, summed over the parts."""
-        return _total([*self.entropies().values()])
+        first, *rest = self.entropies().values()
+        return sum(rest, first)
 
     def summary(self, squashed: bool = True) -> Summary:
         """Return the summaries of all parts, ``[..., A]``."""
         summaries = {key: part.summary(squashed) for key, part in self.parts.items()}
         mean, std = (self._join({key: pair[i] for key, pair in summaries.items()}) for i in range(2))
         return mean, std
-
-
-def _total(terms: list[Tensor]) -> Tensor:
-    """Return the sum ``[...]`` of ``terms`` ``[...]``."""
-    return sum(terms[1:], terms[0])

@@ -81,7 +81,9 @@ class Normal:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``."""
-        return normal_log_density(action, self.mean, self.log_std)
+        if self._std is None:
+            return normal_log_density(action, self.mean, self.log_std)
+        return (-0.5 * ((action - self.mean) / self._std).square() - self._std.log() - HALF_LOG_2PI).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within, initial_value
-from reverie.core.collectives import all_reduce_mean
+from reverie.core.collectives import all_reduce_mean, is_distributed
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.kernel_dispatch import NotesChanges, accelerated
@@ -31,16 +31,6 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     if len({id(p) for p in params}) < len(params):  # it would be updated twice
         raise ConfigError("an optimizer was given a parameter more than once: pass each parameter once.")
     return params
-
-
-def compute_gradients(loss: Tensor, params: Iterable[Tensor], scale: Tensor | None, keep: bool = False) -> Tensors:
-    """Return the gradients of ``loss``, times ``scale``, for the unfrozen ``params``. ``keep``: its graph too."""
-    if not (trained := [p for p in params if p.requires_grad]):
-        return []
-    grads = torch.autograd.grad(loss, trained, scale, retain_graph=keep, allow_unused=True)
-    if without := [p for p, grad in zip(trained, grads, strict=True) if grad is None]:
-        raise NoGradientError(without, len(trained))
-    return list(grads)
 
 
 def advance_schedules(ramps: Mapping[PiecewiseLinear, Sequence[Tensor]], step: int) -> None:
@@ -130,12 +120,18 @@ class Optimizer(NotesChanges, ABC):
         """Compute gradients of ``loss``, a scalar, and update the parameters. Return metrics: see :meth:`apply`."""
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
 
-    def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
-        """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen.
+    def gradients(self, loss: Tensor, keep: bool = False, params: Tensors | None = None) -> Tensors:
+        """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen, or for such ``params``.
 
         ``keep`` its graph for another loss. With a loss scale, the gradient is multiplied by that.
         """
-        return compute_gradients(loss, self.params, None if self.loss_scale is None else self.loss_scale.value, keep)
+        if not (trained := [p for p in params or self.params if p.requires_grad]):
+            return []
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        grads = torch.autograd.grad(loss, trained, scale, retain_graph=keep, allow_unused=True)
+        if without := [p for p, grad in zip(trained, grads, strict=True) if grad is None]:
+            raise NoGradientError(without, len(trained))
+        return list(grads)
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
@@ -145,15 +141,13 @@ class Optimizer(NotesChanges, ABC):
         """
         if not grads:
             return {}
-        all_reduce_mean(grads)
-        if self.loss_scale is None:
-            return self._measure_and_update(grads)
-        return self.loss_scale.step_if_finite(self._measure_and_update, grads, self.tensors())
-
-    def _measure_and_update(self, grads: Tensors) -> Metrics:
+        if is_distributed():
+            all_reduce_mean(grads)
         if self.norms is not None:
-            self.norms.add(self.params, grads)
-        return self._update(grads)
+            self.norms.add(self.params, grads, self.loss_scale)
+        if self.loss_scale is None:
+            return self._update(grads)
+        return self.loss_scale.step_if_finite(self._update, grads, self.tensors())
 
     @abstractmethod
     def _update(self, grads: Tensors) -> Metrics:

@@ -101,11 +101,7 @@ class RewardTransform(NamedTuple):
     inverse: Callable[[Tensor], Tensor]
 
 
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-IDENTITY = RewardTransform(_identity, _identity)
+IDENTITY = RewardTransform(lambda x: x, lambda x: x)
 REWARD_TRANSFORMS: dict[str, RewardTransform] = {
     "identity": IDENTITY,
     "sign": RewardTransform(torch.sign, lambda x: x),  # the magnitude is lost
