@@ -114,9 +114,7 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
 
     made, seen = agent(spec, reward_form=kind, batch_length=3), []
     step = SAC.train_step
-    monkeypatch.setattr(
-        SAC, "train_step", lambda self, data, **more: seen.append(data) or train_step(self, data, **more)
-    )
+    monkeypatch.setattr(SAC, "train_step", lambda self, data, **more: seen.append(data) or step(self, data, **more))
     data = rows(discrete=spec is CHOICE, length=3)
     made.set_num_offline(3)
     update = made.update(data)
