@@ -219,6 +219,7 @@ def test_values_of_a_solved_game_are_learned_with_their_signs(sign):
     cfg = algorithm_config("muzero")().merge({
         "batch_length": 6, "unroll": 3, "value_estimator": "n_step(1)", "discount": 1.0, "lr": 3e-3, "batch_size": 64,
         "networks.units": (64,), "networks.encoder_units": (32,), "networks.max_value": 1.0, "networks.bins": 21,
+        "reanalyze_interval": 0,
     })  # fmt: skip
     agent, g = cfg.build(spec, actions, seed=0), torch.Generator().manual_seed(0)
     assert agent.objective.discount == -1

@@ -198,7 +198,10 @@ def test_each_job_of_an_array_trains_a_seed_of_one_comparison(
     assert [path.name for path in sorted(Path("array").iterdir())] == ["seed-3", "seed-4"]
     assert read_saved_config(Path("array/seed-4")).experiment["seed"] == 4
     assert len(reverie.compare("array").settings[0].scores) == 2
-    for wrong, said in ((["--seeds", "x", "--", *words], "--seeds x: expected a number"), (["--", "dqn"], "no --run")):
+    for wrong, said in (
+        (["--seeds", "x", "--", *words], "--seeds = x: expected a number"),
+        (["--", "dqn"], "no --run"),
+    ):
         with pytest.raises(SystemExit):
             slurm.main(["--local", *wrong])
         assert said in capsys.readouterr().err

@@ -392,7 +392,7 @@ def test_the_settings_of_a_run_are_read_once_until_they_change(tmp_path, logged_
     for seed in range(6):
         logged_run(tmp_path / f"{seed}", [10.0, 20.0], 3.0, seed=seed)
     texts, parse = [], documents._parse_yaml
-    monkeypatch.setattr(documents, "_parse_yaml", lambda text: (texts.append(text), parse(text))[1])
+    monkeypatch.setattr(documents, "_parse_yaml", lambda text, *levels: (texts.append(text), parse(text, *levels))[1])
     runs = find_runs(tmp_path)
     for _ in range(2):
         assert len(runs_table(runs)) == 6

@@ -141,10 +141,11 @@ def _read_predict(model: Any, space: spaces.Space[Any]) -> Choose:
     """Return a function that calls ``model.predict``, with a batch of one observation if its parameter is X or x."""
     first = next(iter(_parameters(model.predict)), "")
     normalize, flatten_mask = _find_normalizer(model), MaskCodec(space)
+    is_composed = isinstance(space, spaces.Dict | spaces.Tuple)  # which Stable-Baselines3 does not have
     predict = _read_function(model.predict, space)
 
     def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        flags = None if mask is None else flatten_mask(mask)
+        flags = mask if mask is None or is_composed else flatten_mask(mask)
         values = _to_batch(normalize(obs), np.asarray) if first in BATCH_NAMES else normalize(obs)
         action, memory = predict(values, memory, is_first, deterministic, flags)
         return (_best_action(np.asarray(action)[0], flags, space) if first in BATCH_NAMES else action), memory

@@ -353,16 +353,17 @@ class MuZero(ReanalyzingLearner, InspectableWorldModel):
     def fill_values(self, batch: Batch) -> Batch:
         """Return the batch with values by the older networks in rows without a search, such as recorded ones.
 
-        Rows are looked at where the batch lies, and not in a captured step: few batches have such rows.
+        On the CPU, batches without such rows are returned at once; on a GPU, looking for them would wait.
         """
-        if not (is_missing := ~batch.extras[SEARCH_POLICY].any(-1)).any():  # [B, context + T]
+        is_missing = ~batch.extras[SEARCH_POLICY].any(-1)  # [B, context + T]
+        if is_missing.is_cpu and not is_missing.any():
             return batch
         prepared = self.prepare_batch(batch.to(self.device))
-        is_missing = is_missing[:, -prepared.shape[1] :].to(self.device)
-        networks, value = self.objective.older_networks, prepared.extras[SEARCH_VALUE].clone()
-        z: Tensor = networks({key: x[is_missing] for key, x in prepared.obs.items()})  # [n, L]
-        value[is_missing] = networks.predict(z)[1].mean().float().unsqueeze(-1)
-        return batch.with_extras({SEARCH_VALUE: value})
+        is_missing = is_missing[:, -prepared.shape[1] :].to(self.device, non_blocking=True)
+        networks, value = self.objective.older_networks, prepared.extras[SEARCH_VALUE]  # [B, T, 1]
+        z: Tensor = networks({key: x.flatten(0, 1) for key, x in prepared.obs.items()})  # [B T, L]
+        predicted = networks.predict(z)[1].mean().float().view_as(value)
+        return batch.with_extras({SEARCH_VALUE: torch.where(is_missing.unsqueeze(-1), predicted, value)})
 
     @property
     def actor(self) -> PriorActor:  # type: ignore[override]

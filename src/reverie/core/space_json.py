@@ -23,6 +23,8 @@ def space_from_json(text: str | Mapping[str, Any], error_prefix: str) -> Space:
     try:
         data = json.loads(text) if isinstance(text, str) else text
         return SPACE_PARSERS[data["type"]](data, error_prefix)
+    except DataError:  # of a part; with each level that quoted it, the text would double
+        raise
     except (AssertionError, AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise DataError(f"{error_prefix}: cannot read a space ({error!r}): {short_repr(text)}") from None
 

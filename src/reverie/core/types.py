@@ -271,8 +271,8 @@ class Batch:
 
     def with_extras(self, extras: Mapping[str, Tensor]) -> Batch:
         """Return the batch with new ``extras`` ``[B, T', ...]`` of its last T' rows, as of :class:`Update`."""
-        old = {key: self.extras[key][:, : self.shape[1] - x.shape[1]].to(x.device) for key, x in extras.items()}
-        new = {key: torch.cat([old[key], x], 1) for key, x in extras.items()}
+        old = {key: self.extras[key][:, : self.shape[1] - x.shape[1]] for key, x in extras.items()}
+        new = {key: torch.cat([old[key].to(x.device, non_blocking=True), x], 1) for key, x in extras.items()}
         return replace(self, extras={**self.extras, **new})
 
     def to_tensordict(self) -> Any:
