@@ -213,7 +213,7 @@ def test_optimizers_hold_all_that_is_learned_by_its_settings_and_are_renewed(nam
     assert agent.find_nonfinite_optimizer() is None
     for key, optim in agent.optims.items():
         rates = [getattr(agent.cfg, rate) for rate in (f"{key}_lr", "lr") if rate in before]
-        assert not rates or optim.settings.lr == rates[0], key
+        assert not rates or optim.schedule == rates[0], key
         optim.cosine = 10  # a learning rate that falls
         optim.updates += 3
     agent.reset_lr_schedules()
@@ -234,7 +234,7 @@ def test_settings_on_ramps_follow_the_run_in_compiled_and_replayed_updates(name)
         for i in range(7):
             agent.position = lambda i=i: i
             update = agent.update(batch(agent, seed=i))
-        assert float(agent.optims["critic"].settings.rate) == pytest.approx(1e-2 + 6 / 8 * (1e-4 - 1e-2))
+        assert float(agent.optims["critic"].rate) == pytest.approx(1e-2 + 6 / 8 * (1e-4 - 1e-2))
         if name == "sac":
             assert float(update.metrics["train/temperature"]) == pytest.approx(1 - 6 / 8 * 0.9)
         found.append(learned(agent))

@@ -113,8 +113,8 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     from reverie.algos.sac import SAC
 
     made, seen = agent(spec, reward_form=kind, batch_length=3), []
-    step = SAC.train_step
-    monkeypatch.setattr(SAC, "train_step", lambda self, data, **more: seen.append(data) or step(self, data, **more))
+    learn = SAC.learn
+    monkeypatch.setattr(SAC, "learn", lambda self, data, **more: seen.append(data) or learn(self, data, **more))
     data = rows(discrete=spec is CHOICE, length=3)
     made.set_num_offline(3)
     update = made.update(data)

@@ -56,7 +56,7 @@ def assert_moments(agent, norms):
         return
     moments = 0.0
     for optim in optims:
-        moments += sum(float(m.square().sum()) for m in optim.mean) / (1 - optim.settings.betas[0]) ** 2
+        moments += sum(float(m.square().sum()) for m in optim.mean) / (1 - optim.betas[0]) ** 2
     assert squared(norms.values()) == pytest.approx(moments, rel=1e-4)
 
 

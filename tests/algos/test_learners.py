@@ -163,7 +163,7 @@ def test_all_optimizers_with_equal_schedules_follow_them():
     agent = learner(SACConfig(actor_lr=equal, critic_lr=equal, temperature_lr=[[0, 1e-3], [10, 5e-4]]))
     agent.position = lambda: 5
     agent.update(rows())
-    rates = {name: float(optim.settings.rate) for name, optim in agent.optims.items()}
+    rates = {name: float(optim.rate) for name, optim in agent.optims.items()}
     assert rates == pytest.approx({"actor": 5e-4, "critic": 5e-4, "temperature": 7.5e-4})
 
 

@@ -158,9 +158,9 @@ class CQL(SAC):
         """Fills in the returns-to-go of collected episodes once they have ended; None without a value floor."""
         return None if self.cfg.value_floor is None else ReturnToGoAnnotator(largest_value(self.cfg.discount))
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().train_step(batch, updates_actor=updates_actor)
+        update = super().learn(batch, updates_actor=updates_actor)
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # beyond the bound, the multiplier would have no gradient and stay there
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)

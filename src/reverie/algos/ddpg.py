@@ -78,16 +78,18 @@ class DDPG(DelayedActorLearner):
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
-        """Take one step of the critic; then of the actor through the new critic, and of the targets: Algorithm 1."""
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)
-        metrics = self.minimize(critic)
-        if updates_actor:
-            metrics |= self.minimize(o.actor_loss(for_actor))
-            o.target_critic.update()
-            o.target_actor.update()
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(for_actor))
+        o.target_critic.update()
+        o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)
+
+    def critic_step(self, batch: Batch) -> Update:
+        critic = self.objective.critic_loss(self.encode(batch)[0])
+        return Update(metrics=self.minimize(critic), priority=critic.priority)
 
 
 # ---------------------------------------------------------------------- settings

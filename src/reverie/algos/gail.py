@@ -152,7 +152,7 @@ class GAIL(SAC):
     def set_num_offline(self, windows: int) -> None:
         self.recorded = windows
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the discriminator, then one of SAC on the agent's rows with the discriminator's rewards.
 
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
@@ -164,7 +164,7 @@ class GAIL(SAC):
             earned = REWARDS[self.cfg.reward_form](f)
             mean = masked_mean(earned, transition_mask(agent.is_last))
         agent = replace(agent, reward=F.pad(earned, (1, 0)))  # row t + 1 has action t's reward
-        update = super().train_step(agent, updates_actor=updates_actor)
+        update = super().learn(agent, updates_actor=updates_actor)
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
         return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)

@@ -225,13 +225,9 @@ class DelayedActorLearner(CountingLearner):
         vars(self)["updates"] = self.updates + 1  # a module takes 3 us to set an attribute
         return self.critic_step if self.updates % self.cfg.policy_delay else self.train_step
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
-        """Take one step of the critics, and with ``updates_actor`` of the actor through the new critics."""
-        raise missing_method_error(self, "train_step")
-
     def critic_step(self, batch: Batch) -> Update:
         """Take one step without the actor."""
-        return self.train_step(batch, updates_actor=False)
+        raise missing_method_error(self, "critic_step")
 
 
 # ---------------------------------------------------------------------- settings

@@ -89,10 +89,8 @@ class ReBRAC(TD3):
                 with torch.no_grad():
                     torch._foreach_copy_([*target.model.parameters()], [*target.source.parameters()])
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+    def train_step(self, batch: Batch) -> Update:
         """Take TD3's step. As in the authors' code, the target actor follows the actor before the actor's step."""
-        if not updates_actor:
-            return super().train_step(batch, updates_actor=False)
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)
         metrics = self.minimize(critic)

@@ -274,7 +274,13 @@ class SAC(DelayedActorLearner):
     def build_critic(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         return self.losses[action_kind(action_spec)].build_critic(obs_spec, action_spec, self.cfg)
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+    def train_step(self, batch: Batch) -> Update:
+        return self.learn(batch, updates_actor=True)
+
+    def critic_step(self, batch: Batch) -> Update:
+        return self.learn(batch, updates_actor=False)
+
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)

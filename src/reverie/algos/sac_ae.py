@@ -112,15 +112,15 @@ class SACAE(SAC):
         """Return the batch twice: the target has a separate encoder."""
         return batch, batch
 
-    def train_step(self, batch: Batch, *, updates_actor: bool = True) -> Update:
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take SAC's step, then one of encoder and decoders on the reconstruction.
 
         The critic's new encoder sees the images once, for the actor and for the reconstruction.
         """
         o = self.objective
         if not o.images:
-            return super().train_step(batch, updates_actor=updates_actor)
-        update = super().train_step(batch, updates_actor=False)
+            return super().learn(batch, updates_actor=updates_actor)
+        update = super().learn(batch, updates_actor=False)
         metrics = {**update.metrics}
         obs = obs_before(batch.obs)
         encoded = cast(ObsConcat, o.critic.inputs).encode(obs)

@@ -101,7 +101,11 @@ class RewardTransform(NamedTuple):
     inverse: Callable[[Tensor], Tensor]
 
 
-IDENTITY = RewardTransform(lambda x: x, lambda x: x)
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+IDENTITY = RewardTransform(_identity, _identity)
 REWARD_TRANSFORMS: dict[str, RewardTransform] = {
     "identity": IDENTITY,
     "sign": RewardTransform(torch.sign, lambda x: x),  # the magnitude is lost
