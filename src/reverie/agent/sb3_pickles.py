@@ -99,8 +99,8 @@ def _make_space(attributes: Attributes) -> Space[Any] | None:
             return spaces.MultiBinary(shape)
         case "Dict":
             parts = [(key, _make_space(part)) for key, part in attributes["spaces"].items()]
-            known = [(key, part) for key, part in parts if part is not None]
-            return spaces.Dict(known) if len(known) == len(parts) else None
+            readable = [(key, part) for key, part in parts if part is not None]
+            return spaces.Dict(readable) if len(readable) == len(parts) else None
     return None
 
 
