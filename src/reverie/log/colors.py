@@ -32,8 +32,8 @@ ALGORITHM_HUES = (
 
 def algorithm_hue(name: str) -> int:
     """Return the number among :data:`HUES` of an algorithm; the checksum of the name chooses it for unknown names."""
-    known = (hue for hue, names in enumerate(ALGORITHM_HUES) if name in names.split())
-    return next(known, zlib.crc32(name.encode()) % len(HUES))
+    hues = (hue for hue, names in enumerate(ALGORITHM_HUES) if name in names.split())
+    return next(hues, zlib.crc32(name.encode()) % len(HUES))
 
 
 def assign_hues(algorithms: Sequence[str]) -> list[int]:

@@ -81,8 +81,8 @@ class Adam(Optimizer):
 
     def state_dict(self) -> State:
         moments = {"mean": self.mean, "square": self.square}
-        named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
-        return {**named, "updates": self.updates}
+        arrays = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
+        return {**arrays, "updates": self.updates}
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:

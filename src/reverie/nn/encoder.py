@@ -83,10 +83,10 @@ class EncoderConfig(CoderConfig):
 
 def select_keys(spec: ObsSpec, pattern: str, setting: str = "keys") -> dict[str, ObsPart]:
     """Return the parts whose whole key matches the regular expression ``pattern`` of ``setting``, sorted by key."""
-    chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
-    if not chosen:
+    parts = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
+    if not parts:
         raise ConfigError(f"{setting} = {pattern!r} matches no observation. There are: {', '.join(sorted(spec))}.")
-    return chosen
+    return parts
 
 
 def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:

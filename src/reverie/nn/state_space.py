@@ -113,10 +113,10 @@ class StateSpaceModel(nn.Module, ABC):
         In the first row of an episode z alone has all the information, so a posterior of several nats gives samples
         that are reconstructed as other rows.
         """
-        named = self.stats_by_name(stats)
-        if "mean" in named:
-            return latent._replace(stoch=named["mean"].unsqueeze(-1).to(latent.stoch.dtype))
-        logits = named["logits"]  # [..., S, C]
+        by_name = self.stats_by_name(stats)
+        if "mean" in by_name:
+            return latent._replace(stoch=by_name["mean"].unsqueeze(-1).to(latent.stoch.dtype))
+        logits = by_name["logits"]  # [..., S, C]
         z = nn.functional.one_hot(logits.argmax(-1), logits.shape[-1])
         return latent._replace(stoch=z.to(latent.stoch.dtype))
 
