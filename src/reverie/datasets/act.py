@@ -59,7 +59,7 @@ class ActReader(FilesReader, TransitionsReader):
             self.lengths.append(self._file(file_path).dataset(ACTION).shape[0])
         self.edges: np.ndarray = np.append(0, np.cumsum(self.lengths))
         attributes = [self._attributes(file) for file, length in zip(self.paths, self.lengths, strict=True) if length]
-        self.episode_tasks = list(map(find_task, attributes))
+        self.episode_tasks: Sequence[str] = list(map(find_task, attributes))
         self.add_remark(FAILED, sum(map(has_failed, attributes)))
         used = {ACTION, *REWARDS, *(name for name in self.names if name.startswith(f"{OBSERVATIONS}/"))}
         if unused := sorted(self.names - used):

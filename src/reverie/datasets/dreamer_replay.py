@@ -59,7 +59,7 @@ class DreamerReader(FilesReader):
     def __init__(self, path: Path, options: ReadOptions | None = None, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options, paths)
         self.streams: list[list[Path]] = _streams(self.paths)
-        self.paths = list(itertools.chain.from_iterable(self.streams))
+        self.paths: list[Path] = list(itertools.chain.from_iterable(self.streams))
 
     def supports_option(self, option: str) -> bool:
         return option == "classes"

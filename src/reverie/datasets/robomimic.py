@@ -80,7 +80,7 @@ class RobomimicReader(EpisodeArraysReader):
             self._note_unread({name: data[name] for name in demos})
             self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
             task = find_task(data.attrs) or find_task(self.env_args)
-            self.episode_tasks = [find_task(data[demo].attrs) or task for demo in self.steps]
+            self.episode_tasks: Sequence[str] = [find_task(data[demo].attrs) or task for demo in self.steps]
             self.add_remark(FAILED, sum(has_failed(data[demo].attrs) for demo in self.steps))
 
     def _note_unread(self, demos: Mapping[str, Any]) -> None:

@@ -142,13 +142,13 @@ class RayChild(Child):
         self.run = run
         self.ray = ray
         self.actor: Any = ray.remote(**ray_options(resources), max_concurrency=2)(RayLearner)
-        self.losses = 0
+        self.losses: int = 0
         self.number: int | None = None
         """The first signal to the process."""
         super().__init__(command, log)
 
     def start(self) -> None:
-        self.has_begun = False
+        self.has_begun: bool = False
         self.learner: Any = self.actor.remote()
         self.answer: Any = self.learner.start.remote(self.command, {}, os.getcwd(), self.run)
 

@@ -162,7 +162,10 @@ class PreferenceReward(RewardModel):
 
     values: ClassVar[dict[str, float]] = {"first": 1.0, "second": 0.0, "tie": 0.5}
     has_actions: ClassVar[bool] = True
+    mean: Tensor
     std: Tensor
+    lowest: Tensor
+    highest: Tensor
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
         super().__init__(obs_spec, action_spec)
