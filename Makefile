@@ -146,7 +146,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/python tools/names.py src/reverie --max 2
 	$(BIN)/python tools/public_names.py
-	$(BIN)/python tools/closure.py --max experiment.config=8560 experiment.settings=12500 agent.player=17950 \
+	$(BIN)/python tools/closure.py --max experiment.config=8560 experiment.settings=12500 agent.player=17200 \
 		run.loop=4170 algos.td3=11200
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)

@@ -11,7 +11,7 @@ from test_spaces import any_space
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, check_action_legal, ensure_legal_choice
-from reverie.run.collect import random_flat_actions
+from reverie.run.turn import random_flat_actions
 
 NESTED = spaces.Dict(
     {"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,))])}

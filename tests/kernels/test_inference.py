@@ -40,7 +40,7 @@ from reverie.nn.relu_mlp import noisy_parameters
 from reverie.nn.reward_scaling import ReturnStd, RewardScale
 from reverie.objectives import returns
 from reverie.objectives.estimators import ValueEstimator
-from reverie.run.collect import watch_and_act
+from reverie.run.turn import watch_and_act
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 

@@ -25,9 +25,9 @@ from reverie.replay import build as replay_build
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import BatchSamplerConfig
 from reverie.replay.storage import DeviceStorage, HostStorage
-from reverie.run.collect import random_actions_on
 from reverie.run.collect_turns import COUNTED_TURNS, TurnCollector
 from reverie.run.episodes import EpisodeCounter
+from reverie.run.turn import random_actions_on
 from reverie.store.store import ReplayStore
 
 QUIET = {"console": False, "tensorboard": False, "eval_episodes": 0, "threads": 1, "device": "cpu", "env.num": 4,

@@ -17,7 +17,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import Request, merge_layers
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
-from reverie.run.collect import to_executed_action
+from reverie.run.turn import to_executed_action
 from reverie.store.store import ReplayStore
 
 SMALL = {

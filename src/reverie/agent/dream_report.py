@@ -33,8 +33,8 @@ from reverie.datasets.data_path import DataLike
 from reverie.experiment.environments import make_eval_env
 from reverie.log.strip import Strip, check_strip_path
 from reverie.replay.sources import concat_batches
-from reverie.run.collect import take_turn, to_executed_action
 from reverie.run.folder import RunFolder
+from reverie.run.turn import take_turn, to_executed_action
 
 CONTEXT = 8
 """Default maximum number of rows that the model observes."""

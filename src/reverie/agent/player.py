@@ -31,8 +31,8 @@ from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import inspect_policy
-from reverie.run.collect import initial_state, random_flat_actions
 from reverie.run.evaluate import episode_limit
+from reverie.run.turn import initial_state, random_flat_actions
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.datasets.reader import Space
 from reverie.nn.preprocess import Preprocessor, inspect_policy
-from reverie.run.collect import random_flat_actions
+from reverie.run.turn import random_flat_actions
 
 UNIFORM, NORMAL, EXPONENTIAL = "uniform in [0, 1)", "standard normal", "exponential"
 RANDOM_FUNCTIONS: dict[Any, str] = {

@@ -13,7 +13,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Inspectable, Memoryless, Policy
 from reverie.core.specs import ActionSpec
 from reverie.core.types import FLAGS, Mode, Step
-from reverie.run.collect import initial_state
+from reverie.run.turn import initial_state
 
 BLOCK = 1024
 """First states per forward pass, and rows in a batch for a memoryless policy."""

@@ -34,7 +34,7 @@ from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.types import Batch
 from reverie.nn.state_space import Latent
-from reverie.run.collect import random_flat_actions
+from reverie.run.turn import random_flat_actions
 
 Numbers = Literal["float32", "float16", "int8"]
 """How weights are stored; computations are in float32."""

@@ -22,7 +22,7 @@ from reverie.core.protocols import Env
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.collect import random_flat_actions
+from reverie.run.turn import random_flat_actions
 
 CAPTURE_UPDATES = 4
 """The first updates on rows of a shape, which record a tape or a CUDA graph: they take up to 100 times as long."""

@@ -205,7 +205,7 @@ def supports_watch_and_act(statistics: Any, policy: object, step: Step, state: o
 def watch_and_act_captured(
     statistics: Preprocessor, policy: Policy[Any], step: Step, state: object, mode: Mode
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """Compute ``run/collect.py: watch_and_act``, bit-identical."""
+    """Compute ``run/turn.py: watch_and_act``, bit-identical."""
     return act_captured(policy, step, state, mode, statistics)
 
 

@@ -52,7 +52,7 @@ from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
 from reverie.objectives import estimators, policy, quantile, returns, td, tree_search
 from reverie.replay import prioritized, windows
-from reverie.run import collect
+from reverie.run import turn
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
@@ -119,7 +119,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (exploration.SampledPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.GreedyPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (on_policy.OnPolicyObjective.estimates, Kernel(inference.supports_estimates, inference.estimates_captured)),
-    (collect.watch_and_act, Kernel(inference.supports_watch_and_act, inference.watch_and_act_captured)),
+    (turn.watch_and_act, Kernel(inference.supports_watch_and_act, inference.watch_and_act_captured)),
     (preprocess.PreprocessedPolicy.act, Kernel(inference.supports_act, inference.act_captured)),
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
     (exploration.CapturableFunction.beside, Kernel(policy_graphs.supports_act, policy_graphs.act_captured)),

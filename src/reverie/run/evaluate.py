@@ -15,10 +15,10 @@ from reverie.core.protocols import DeviceEnv, Env, Policy, Stateful
 from reverie.core.specs import has_players
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
-from reverie.run.collect import initial_state, take_turn
 from reverie.run.episodes import EpisodeCounter, info_columns, means_of_columns, read_exact_rewards
 from reverie.run.folder import RunFolder, read_final_result
 from reverie.run.match import measure_strength, to_results, with_opponent
+from reverie.run.turn import initial_state, take_turn
 
 EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
 """Seeds of evaluations: during training, to confirm ``stop_score``, and at the end, where no earlier evaluation used

@@ -13,7 +13,7 @@ from reverie.core.errors import EnvError
 from reverie.core.protocols import Env, Policy
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, has_players
 from reverie.core.types import Mode, Step
-from reverie.run.collect import initial_state, random_flat_actions
+from reverie.run.turn import initial_state, random_flat_actions
 
 OPENING_MOVES = 2
 """Moves at the beginning of a game that are drawn at random, as deterministic players would repeat one game."""

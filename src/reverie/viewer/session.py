@@ -28,7 +28,7 @@ from reverie.core.specs import MASK_KEY, PLAYER_KEY, SUCCESS_RATE, has_players
 from reverie.core.types import Obs, Step
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
-from reverie.run.collect import take_action, take_turn, to_executed_action
+from reverie.run.turn import take_action, take_turn, to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names
 from reverie.viewer.goals import TowardGoal, as_goal, has_env, is_goal_agent, make_goal_strip, observed_goal, unit_of
 from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values, value_discount
