@@ -27,7 +27,7 @@ class Clock:
 
     def __init__(self, env):
         self.now, self.slept, self.send = 0.0, [], env.send
-        env._restarter._clock, env._restarter._sleep, env.send = lambda: self.now, self.sleep, self.step
+        env.vector._restarter._clock, env.vector._restarter._sleep, env.send = lambda: self.now, self.sleep, self.step
 
     def sleep(self, seconds):
         self.slept.append(seconds)
@@ -87,7 +87,7 @@ def test_any_failures(undisturbed, plan):
 @pytest.mark.parametrize("plan", [{0: (1, 3, "raise"), 1: (2, 0, "die"), 2: (2, 5, "sleep")}, {1: (1, 3, "nan")}])
 def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
     env = faulty(plan, vectorization="async")
-    for slot in env._slots:  # workers may take their time to start for the first time
+    for slot in env.vector._slots:  # workers may take their time to start for the first time
         slot._timeout = 1.0
     check(rows(env, 16), undisturbed, plan)
     assert env.restarts == len(plan)
@@ -233,7 +233,7 @@ def test_an_instance_is_reset_and_stays_open(make):
 def test_after_an_interrupted_step_there_is_no_snapshot_but_a_new_start(make, monkeypatch):
     env = make(env_zoo.Seeded, num=2)
     env.reset()
-    interrupted = env._slots[1].env.unwrapped
+    interrupted = env.vector._slots[1].env.unwrapped
     monkeypatch.setattr(interrupted, "step", lambda action: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         env.step(torch.zeros(2, 2))

@@ -14,9 +14,10 @@ from device_vectors import jax_env, jax_task
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs import jax_suites
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
+from reverie.envs.make_native_vector import make_jax_vector
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import JAX_SUITES
+from reverie.envs.vector_env import tensor_env
 from reverie.experiment.config import ExperimentConfig
 
 
@@ -64,7 +65,7 @@ def test_a_task_with_wrong_values_is_named(place, change, message):
         values[place] = change(values[place])
         return tuple(values)
 
-    env = DeviceVectorEnv(JaxVector(task._replace(step=step), 2), EnvConfig(num=2), 0)
+    env = tensor_env(JaxVector(task._replace(step=step), 2), EnvConfig(num=2), 0)
     env.reset()
     with pytest.raises(EnvError, match=message):
         env.step(torch.zeros(2, 2))

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import env_zoo
 from env_steps import actions, as_bytes, go_on, play
-from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
 from reverie.envs.slot import derive_seeds, restart_seed
@@ -54,7 +53,6 @@ def test_it_goes_on_exactly(make, env_id):
     reference, env, fresh = (make(id=env_id, num=2, seed=3, **EXACT[env_id]) for _ in range(3))
     play(reference, 28, actions(reference))
     step = play(env, 28, actions(env))[-1]
-    assert isinstance(env, Restorable)
     taken = env.snapshot()
     assert None not in taken
     expected = go_on(reference, 40)
@@ -158,7 +156,7 @@ def test_fields_that_are_kept(make, what):
     env, step = after_three(make, factory)
     fresh = make(factory)
     assert not fresh.restore(env.snapshot(), step).is_last.any()
-    value, again = (each._slots[0].env.unwrapped.hidden for each in (env, fresh))
+    value, again = (each.vector._slots[0].env.unwrapped.hidden for each in (env, fresh))
     assert type(again) is type(value)
     assert not isinstance(value, np.ndarray) or (again == value).all()
 
@@ -232,7 +230,7 @@ def test_references_between_layers_stay(make):
     fresh = make(lambda: Layer(Marked()))
     fresh.restore(env.snapshot(), step)
     assert go_on(fresh, 9) == go_on(env, 9)
-    layer = fresh._slots[0].env.env
+    layer = fresh.vector._slots[0].env.env
     assert layer.inner is layer.env
     assert layer.shared is layer.env.marks
 
@@ -348,7 +346,7 @@ def test_what_is_half_restored_is_made_anew(resumed):
     fresh, goes_on, (said,) = resumed(env_zoo.Fragile, env_zoo.Fragile)
     assert "it does not fit this environment (KeyError: 'wheel')" in said
     assert not goes_on
-    made = fresh._slots[0].env.unwrapped
+    made = fresh.vector._slots[0].env.unwrapped
     assert made.time == 0
     assert made.np_random_seed == restart_seed(derive_seeds(0, 1)[0], 1)  # the run's seed decides what follows
     assert fresh.step(torch.zeros(1, 2)).is_first.all()
@@ -358,7 +356,7 @@ def test_seeds_after_failures_go_on_too(make):
     seed = derive_seeds(0, 1)[0]
     factory = functools.partial(env_zoo.Faulty, {seed: (1, 2, "raise"), restart_seed(seed, 1): (2, 1, "raise")})
     env, fresh = make(factory), make(factory, seed=5)
-    env._restarter._sleep = lambda seconds: None
+    env.vector._restarter._sleep = lambda seconds: None
     step = play(env, 5)[-1]
     fresh.restore(env.snapshot(), step)
     assert go_on(fresh, 12) == go_on(env, 12)

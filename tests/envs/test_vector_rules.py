@@ -9,7 +9,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from env_steps import play
 from reverie.core.errors import ActionError, DataError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.run.evaluate import evaluate
 
@@ -106,7 +105,7 @@ def make(tensors, config=None, warns=False, **options):
         EnvConfig(num=NUM, vectorization="native").merge(config or {}), seed=0, warns=warns,
         factory=lambda num_envs: made.append(Logged(num_envs, tensors, **options)) or made[-1],
     )  # fmt: skip
-    assert isinstance(env, DeviceVectorEnv) == tensors
+    assert env.defers == tensors
     return env, made[-1]
 
 
@@ -118,7 +117,7 @@ def play_all(env, action=None):
 
 
 def check(env):
-    if isinstance(env, DeviceVectorEnv):
+    if env.defers:
         env.check()
 
 

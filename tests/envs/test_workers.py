@@ -35,7 +35,7 @@ LEFT = """
 if __name__ == "__main__":
     env = start()
     env.reset()
-    print(*[slot.process.pid for slot in env._slots], flush=True)
+    print(*[slot.process.pid for slot in env.vector._slots], flush=True)
     if sys.argv[1] == "killed as environments hang":
         env.set_attr("_begin", functools.partial(time.sleep, 3600))
         env.send(__import__("torch").zeros(3, 2))
@@ -122,7 +122,7 @@ def test_signals_to_a_whole_job_are_the_parents_affair(make):
     env = make(functools.partial(Count, truncate_at=9), vectorization="async")
     env.reset()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        os.kill(env._slots[0].process.pid, number)
+        os.kill(env.vector._slots[0].process.pid, number)
         assert not env.step(torch.zeros(1, 2)).is_first.any()
     assert env.restarts == 0
 
@@ -135,7 +135,7 @@ def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_progra
 def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
     env = make(Count, vectorization="async", num=2)
     play(env, 2)
-    for slot in env._slots:
+    for slot in env.vector._slots:
         os.kill(slot.process.pid, signal.SIGKILL)
     assert env.step(torch.zeros(2, 2)).is_first.all()
     said = capsys.readouterr().err.splitlines()

@@ -284,7 +284,7 @@ def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turn
     assert all(400 < steps <= 458 for steps in schedules)  # of the exploration
     assert len(schedules) == (name in ("dqn", "td3"))
     places = (
-        "run/collect.py:_count_rollout", "envs/device_vector_env.py:check", "envs/torch_vector.py:check",
+        "run/collect.py:_count_rollout", "envs/tensor_codec.py:check", "envs/torch_vector.py:check",
         "envs/tensor_codec.py:__call__",
     )  # fmt: skip
     counts = dict.fromkeys(places, 2)  # of about 50 more turns

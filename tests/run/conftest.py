@@ -28,9 +28,18 @@ class ScriptedEnv:
         self.obs_spec = {"id": ObsPart(kind="vector", shape=(2,), dtype="float32")}
         self.actions: list[torch.Tensor] = []
         self.seeds: list[int | None] = []
-        self.closed, self.exact_rewards, self.episode_info, self.max_episode_steps = False, (), {}, None
-        self.executed_actions = None
-        self.can_end_one = True
+        self.closed, self.exact_rewards, self.episode_info, self.max_episode_steps = False, None, {}, None
+        self.executed_actions = self.success = None
+        self.can_end_one, self.defers, self.device, self.restarts = True, False, torch.device("cpu"), 0
+
+    def check(self) -> None:
+        pass
+
+    def snapshot(self) -> list[bytes | None]:
+        return [None] * self.num_envs
+
+    def restore(self, snapshots: list[bytes | None], step: Step) -> Step:
+        return self.truncate(step, range(self.num_envs))
 
     def send(self, action: torch.Tensor) -> None:
         self.answer = self.step(action)

@@ -207,18 +207,17 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
 def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     class Exact(fakes.Env):
         restarts = 0
-        exact_rewards = ()
 
         def step(self, action):
             step = super().step(action)
-            self.exact_rewards = [reward / 10 for reward in step.reward.tolist()]
-            return replace(step, reward=torch.tensor(self.exact_rewards))
+            self.exact_rewards = step.reward.double() / 10
+            return replace(step, reward=self.exact_rewards.float())
 
         def snapshot(self):
             return [None]
 
         def restore(self, snapshots, step):
-            self.decision, self.exact_rewards = [3], ()
+            self.decision, self.exact_rewards = [3], None
             return step
 
     one, two = (EnvCollector(Exact([[4]]), fakes.Policy(), fakes.Rows()) for _ in range(2))

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.torch_vector import TorchVector
+from reverie.envs.vector_env import tensor_env
 
 SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 """State, age of the episode in steps, the last action, and a number of the episode."""
@@ -117,7 +117,7 @@ class Tensors(VectorWrapper):
 
 
 def torch_env(num, mode=AutoresetMode.NEXT_STEP, **options):
-    return DeviceVectorEnv(TorchVector(TorchCycle(num, mode, **options)), EnvConfig(num=num), 0)
+    return tensor_env(TorchVector(TorchCycle(num, mode, **options)), EnvConfig(num=num), 0)
 
 
 @functools.cache
@@ -175,7 +175,7 @@ def match_task():
 def jax_env(num, **options):
     from reverie.envs.jax_vector import JaxVector
 
-    return DeviceVectorEnv(JaxVector(jax_task(**options), num), EnvConfig(num=num), 0)
+    return tensor_env(JaxVector(jax_task(**options), num), EnvConfig(num=num), 0)
 
 
 def random_rows(env, turns, seed=0):

@@ -13,9 +13,11 @@ from reverie.algos.muzero import MuZeroObjective
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
 from reverie.distributed.actor_collector import ActorCollector
-from reverie.envs import masks, native_vector_env, slot_vector_env
+from reverie.envs import masks, slot_vector_env
+from reverie.envs.array_vector import ArrayVector
 from reverie.envs.jax_vector import JaxVector
 from reverie.envs.torch_vector import TorchVector
+from reverie.envs.vector_env import VectorEnv
 from reverie.nn import normalization
 from reverie.nn.normalization import ObsNormalizer
 from reverie.nn.optim import Optimizer
@@ -179,10 +181,9 @@ def an_unknown_mask_is_bootstrapped_from(original):
     return "no such column"
 
 
-@mutant(native_vector_env.NativeVectorEnv, "_hidden_actions", {"vector": "native_same", "mask": "observation"},
-        "an illegal action was executed")  # fmt: skip
+@mutant(ArrayVector, "step", {"vector": "native_same", "mask": "observation"}, "an illegal action was executed")
 def hidden_steps_of_arrays_ignore_masks(original):
-    return lambda self, first, flat: np.where(first[:, None], np.float32(0), flat)
+    return lambda self, action: original(self, action)._replace(hidden_masks=None)
 
 
 @mutant(TorchVector, "step", {"vector": "torch_same", "mask": "observation"}, "an illegal action was executed")
@@ -190,11 +191,11 @@ def hidden_steps_of_tensors_ignore_masks(original):
     return lambda self, action: original(self, action)._replace(hidden_masks=None)
 
 
-@mutant(TorchVector, "step", {"vector": "torch_same"}, "reward")
+@mutant(VectorEnv, "_show", {"vector": "torch_same"}, "reward")
 def the_reward_of_the_hidden_step_is_of_the_first_row(original):
-    def step(self, action):
-        first, rows = self._last, original(self, action)
-        return rows._replace(reward=rows.reward + first.float())
+    def step(self, rows, first):
+        shown = original(self, rows, first)
+        return dataclasses.replace(shown, reward=shown.reward + shown.is_first.float())
 
     return step
 

@@ -35,13 +35,12 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.seeding import seeded_rng
-from reverie.core.spaces import columns_to_nested, first_item
+from reverie.core.spaces import add_batch_axis, columns_to_nested, first_item
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.data_path import DataLike
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.replay_store import guess_obs_space
-from reverie.envs.make_native_vector import add_batch_axis
 from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike

@@ -17,9 +17,13 @@ S = TypeVar("S")
 
 
 class Env(Protocol):
-    """N environments that are stepped together."""
+    """N environments that are stepped together. Their rows are on ``device``, and nobody may write to them."""
 
     num_envs: int
+    device: torch.device
+    defers: bool
+    """Whether errors of values wait for ``check``, since nothing is read from the device before. It is then resumed
+    from its ``state_dict``, otherwise from snapshots."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
     frames_per_action: int
@@ -33,8 +37,12 @@ class Env(Protocol):
         """Ids of all environment objects in this process."""
 
     @property
-    def exact_rewards(self) -> np.ndarray:
-        """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
+    def exact_rewards(self) -> Tensor | None:
+        """Rewards ``[N]`` of the current rows in the precision of the environments; None: unknown, after a resume."""
+
+    @property
+    def success(self) -> Tensor | None:
+        """Whether each environment has reached its goal in the current rows, ``[N]``; None: see ``episode_info``."""
 
     @property
     def executed_actions(self) -> ExecutedActions | None:
@@ -69,43 +77,12 @@ class Env(Protocol):
     def receive(self) -> Step:
         """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
 
-    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
-        """Call a method of each environment between two steps, or read an attribute; return the N results."""
-
-    def set_attr(self, name: str, value: object) -> None:
-        """Set an attribute that each environment has to ``value`` between two steps."""
-
-    def render(self) -> np.ndarray | None:
-        """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
-
-    def close(self) -> None:
-        """Release windows, processes and memory. Can be called twice."""
-
-
-@runtime_checkable
-class DeviceEnv(Env, Protocol):
-    """An ``Env`` whose rows are tensors on ``device``, which nobody may write to. It is resumed from its tensors."""
-
-    device: torch.device
-    success: Tensor | None
-    """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
-
     def check(self) -> None:
         """Raise the errors of all steps so far that are known only on the device, for which this waits."""
 
-    def state_dict(self) -> State | None:
-        """Return the state of the environments as named tensors; None if they cannot be saved."""
-
-    def load_state_dict(self, state: State, step: Step) -> None:
-        """Continue from a saved state, when ``step`` were the current rows."""
-
-
-@runtime_checkable
-class Restorable(Protocol):
-    """Optional methods of an ``Env`` that restarts failed environments and can be resumed in mid-episode."""
-
-    restarts: int
-    """Number of restarts after a failure of an environment, since this object was made."""
+    @property
+    def restarts(self) -> int:
+        """Number of restarts after a failure of an environment, since this object was made."""
 
     def snapshot(self) -> list[bytes | None]:
         """Return the serialized state of each of N environments, or None if it cannot be saved.
@@ -118,6 +95,24 @@ class Restorable(Protocol):
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
+
+    def state_dict(self) -> State | None:
+        """Return the state of environments on a device as named tensors; None if they cannot be saved."""
+
+    def load_state_dict(self, state: State, step: Step) -> None:
+        """Continue from a saved state, when ``step`` were the current rows."""
+
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
+        """Call a method of each environment between two steps, or read an attribute; return the N results."""
+
+    def set_attr(self, name: str, value: object) -> None:
+        """Set an attribute that each environment has to ``value`` between two steps."""
+
+    def render(self) -> np.ndarray | None:
+        """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
+
+    def close(self) -> None:
+        """Release windows, processes and memory. Can be called twice."""
 
 
 class Policy(Protocol[S]):

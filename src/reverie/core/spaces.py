@@ -141,6 +141,13 @@ def first_item(value: Any) -> Any:
     return tuple(map(first_item, value)) if isinstance(value, tuple) else value[0]
 
 
+def add_batch_axis(value: object) -> Any:
+    """Return a value as a batch of one."""
+    if isinstance(value, Mapping):
+        return {key: add_batch_axis(part) for key, part in value.items()}
+    return tuple(map(add_batch_axis, value)) if isinstance(value, tuple) else np.asarray(value)[None]
+
+
 def cast(values: np.ndarray, dtype: DTypeLike | None, name: str, first: int = 0) -> np.ndarray:
     """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
 

@@ -24,7 +24,6 @@ from reverie.core.specs import MASK_KEY, PLAYER_KEY, SUCCESS_RATE, ActionSpec, O
 from reverie.envs.check_device import NUM_ENVS, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import Env, EnvConfig, EnvLike, MakeEnv, Mark, env_name, marked
-from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.episode_info import Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
@@ -36,6 +35,7 @@ from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import JAX_SUITES
+from reverie.envs.vector_env import VectorEnv
 from reverie.envs.worker import make_worker_slots
 from reverie.envs.wrappers import check_spaces, wrapper_stack
 
@@ -241,13 +241,13 @@ def run_env_check(
     return EnvReport(env=name, findings=findings, obs_spec=obs, action_spec=action, measurements=measurements)
 
 
-def _open_device_env(config: EnvConfig, env: EnvLike | None) -> DeviceVectorEnv | None:
+def _open_device_env(config: EnvConfig, env: EnvLike | None) -> VectorEnv | None:
     """Return the environments of a check if they are on a device; None if they are single ones, or arrays."""
     is_named = config.id.startswith(JAX_SUITES) and env is None
     if not is_named and (config.vectorization != "native" or (env is None and ":" not in config.id)):
         return None
     vector = make_vector_env(config.merge({"num": NUM_ENVS}), seed=SEED, factory=env, new=False)
-    if isinstance(vector, DeviceVectorEnv):
+    if vector.defers:
         return vector
     vector.close()
     return None

@@ -10,9 +10,9 @@ from torch import Tensor
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import FLAGS, Step
-from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.findings import Findings
 from reverie.envs.interventions import is_of_takeover
+from reverie.envs.vector_env import VectorEnv
 
 NUM_ENVS, NUM_TURNS, SAVED_TURN, SEED = 16, 200, 20, 2
 """Environments and turns of a check, the turn after which the state is saved, and the seed."""
@@ -23,7 +23,7 @@ Rows = dict[str, Tensor]
 """Columns ``[T, N, ...]``."""
 
 
-def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]:
+def check_device_env(env: VectorEnv, findings: Findings) -> dict[str, Any]:
     """Play random actions in ``env``; add to ``findings`` what is wrong, and return measurements by name."""
     try:
         step = env.reset(SEED)
@@ -43,12 +43,13 @@ def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]
     except ReverieError as error:
         findings.add("refused", error=str(error).rstrip("."))
         return {"device": str(env.device)}
-    if env.executed_keys is not None and env.executed_keys[0]:
-        findings.add_executed(env.executed_keys[0], "takeover" if is_of_takeover(*env.executed_keys) else "filter")
+    keys: tuple[str, str] | None = getattr(env.codec, "executed_keys", None)
+    if keys is not None and keys[0]:
+        findings.add_executed(keys[0], "takeover" if is_of_takeover(*keys) else "filter")
     return _measure(rows, env, findings)
 
 
-def _play(env: DeviceVectorEnv, step: Step, turns: int, done: int = 0) -> tuple[Rows, Any, Step]:
+def _play(env: VectorEnv, step: Step, turns: int, done: int = 0) -> tuple[Rows, Any, Step]:
     """Return the rows of random actions from ``step`` on, and the state and the rows after ``SAVED_TURN``."""
     steps, state, saved = list[Step](), None, step
     for turn in range(done, done + turns):
@@ -61,7 +62,7 @@ def _play(env: DeviceVectorEnv, step: Step, turns: int, done: int = 0) -> tuple[
     return rows | {key: torch.stack([step.obs[key] for step in steps]) for key in env.obs_spec}, state, saved
 
 
-def _random_actions(env: DeviceVectorEnv, step: Step, turn: int) -> Tensor:
+def _random_actions(env: VectorEnv, step: Step, turn: int) -> Tensor:
     """Return actions ``[N, A]`` that depend on the turn alone, and on the mask."""
     flat = torch.rand(env.num_envs, env.action_spec.width, generator=torch.Generator().manual_seed(turn)) * 2 - 1
     flat = flat.to(env.device)
@@ -75,14 +76,12 @@ def _difference(rows: Rows, repeated: Rows) -> str:
 
 def _check_rows(rows: Rows) -> None:
     """Raise EnvError if rows break the conventions of ``core/types.py``."""
-    first, last = rows["is_first"], rows["is_last"]
+    last = rows["is_last"]
     for name, x in rows.items():
         if x.is_floating_point() and not x.isfinite().all():
             raise EnvError(f"{name} is NaN or infinite in a row: expected finite float32 numbers.")
-    if rows["reward"][first].any():
-        raise EnvError("a first row has a reward: expected 0, as no action came before it.")
-    if (rows["is_terminal"] & ~last).any() or (first & last).any():
-        raise EnvError("a row is terminal but not last, or first and last: expected steps between them.")
+    if (rows["is_terminal"] & ~last).any():
+        raise EnvError("a row is terminal but not last: expected both where an episode ends.")
     ends = last[:-1].nonzero(as_tuple=True)
     seen = [x for name, x in rows.items() if name not in ("reward", *FLAGS, MASK_KEY)]
     seen = [x for x in seen if (x != x[0]).any()]  # some tasks always show the same
@@ -93,7 +92,7 @@ def _check_rows(rows: Rows) -> None:
         )
 
 
-def _measure(rows: Rows, env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]:
+def _measure(rows: Rows, env: VectorEnv, findings: Findings) -> dict[str, Any]:
     first, last, terminal = (rows[name].cpu() for name in FLAGS)
     lengths, returns, age, total = (
         list[int](),

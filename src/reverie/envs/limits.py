@@ -191,18 +191,18 @@ class EndCheck:
     def __init__(self, num_envs: int, env: PlayedEnv) -> None:
         """``num_envs``: 0 to check nothing."""
         self._lengths, self._ends = [0] * num_envs, list[EpisodeEnd]()
-        self._env, self._is_done = env, not num_envs
+        self._env = env
+        self.is_done: bool = not num_envs
+        """Whether nothing more is checked."""
 
     def __call__(self, first: Iterable[bool], terminated: Iterable[bool], truncated: Iterable[bool]) -> None:
-        """Count the rows of N environments, by their flags."""
-        if self._is_done:
-            return
+        """Count the rows of N environments, by their flags, unless it ``is_done``."""
         for number, (is_first, is_terminated, is_truncated) in enumerate(
             zip(first, terminated, truncated, strict=True)
         ):
             self._lengths[number] = 0 if is_first else self._lengths[number] + 1
-            if (is_terminated or is_truncated) and self._lengths[number]:
+            if (is_terminated or is_truncated) and self._lengths[number] and not self.is_done:
                 self._ends.append(EpisodeEnd(self._lengths[number], is_terminated, is_truncated))
                 if text := termination_warning(self._ends, self._env):
                     logger.warning(text)
-                self._is_done = self._is_done or bool(text) or len(self._ends) >= MAX_CHECKED_ENDS
+                self.is_done = bool(text) or len(self._ends) >= MAX_CHECKED_ENDS

@@ -185,17 +185,20 @@ def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
 def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     """Make the environment below the wrappers of settings; a native vector of one as a single environment."""
     if factory is None and config.id.startswith(JAX_SUITES):
-        from reverie.envs.device_vector_env import TensorVectorOfOne, make_jax_vector
+        from reverie.envs.make_native_vector import make_jax_vector
+        from reverie.envs.tensor_vector import VectorOfOne
 
-        return TensorVectorOfOne(make_jax_vector(config, 1, "cpu"))
+        return VectorOfOne(make_jax_vector(config, 1, "cpu"), has_tensors=True)
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
-        from reverie.envs.device_vector_env import TensorVectorOfOne
-        from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
+        from reverie.envs.array_vector import ArrayVector
+        from reverie.envs.make_native_vector import make_native_vector
+        from reverie.envs.tensor_vector import VectorOfOne
         from reverie.envs.torch_vector import to_tensor_vector
 
         vector = make_native_vector(config, factory, 1)
         tensors = to_tensor_vector(vector)
-        return VectorOfOne(cast(Any, vector)) if tensors is None else TensorVectorOfOne(tensors)
+        arrays = ArrayVector(cast(Any, vector)) if tensors is None else None
+        return VectorOfOne(tensors or arrays, has_tensors=arrays is None)
     factory = _find_game(config.id) if factory is None else factory
     return _from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 

@@ -1,35 +1,26 @@
-"""Native vector environments: from Gymnasium, EnvPool, or a function; and a view of a single environment."""
+"""Make native vector environments: from Gymnasium, EnvPool, a function, or of JAX."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
 from reverie.core.imports import import_module_of
 from reverie.core.logger import logger
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import first_item
 from reverie.envs.config import EnvConfig, Mark, marked, settings_text
 from reverie.envs.limits import NO_LIMIT
-from reverie.envs.suites import ENVPOOL, is_atari, register_id
+from reverie.envs.suites import ENVPOOL, RANDOM_START, is_atari, register_id
 from reverie.envs.tensor_vector import TensorVector, attribute, is_batched_env, is_tensor_vector
-from reverie.envs.vector_steps import (
-    Vector,
-    checked_vector_step,
-    episode_info_at,
-    final_obs,
-    info_at,
-    resets_in_same_step,
-)
+from reverie.envs.vector_steps import Vector
 from reverie.envs.wrapper_list import check_stateless
-from reverie.envs.wrappers import Reset, Stepped, check_spaces
+from reverie.envs.wrappers import check_spaces
 
 ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 """EnvPool's names of ALE's arguments."""
@@ -99,6 +90,27 @@ def _native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> 
     if not is_known:
         return config.kwargs
     return (_envpool_arguments if config.id.startswith(ENVPOOL) else _ale_arguments)(config) | config.kwargs
+
+
+def check_device_settings(config: EnvConfig) -> None:
+    """Raise ConfigError if ``config`` has settings that environments on a device cannot apply."""
+    wrong = config.changed(marked(Mark.SINGLE, Mark.HOST))
+    wrong |= {"vectorization": "async"} if config.vectorization == "async" else {}
+    if wrong:
+        advice = " Frames are stacked by algo.frame_stack." if "frame_stack" in wrong else ""
+        text = f"{settings_text(wrong)}: not supported by environments on a device"
+        raise ConfigError(f"{text}. Remove {', '.join(wrong)}.{advice}")
+
+
+def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
+    """Make ``num`` environments of one of ``suites.JAX_SUITES``."""
+    check_device_settings(config)
+    from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
+    from reverie.envs.jax_vector import JaxVector
+
+    kwargs = dict(config.kwargs)
+    random_start = bool(kwargs.pop(RANDOM_START, False))
+    return JaxVector(make_task(config.id, kwargs), num, device, random_start=random_start)
 
 
 def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector | TensorVector:
@@ -201,40 +213,6 @@ def _check_scores(vector: Vector, config: EnvConfig) -> None:
             "env.vectorization = native: the vector ends episodes with each life, in evaluations, too. Make it with "
             "episodic_life = False; for ids, set env.terminal_on_life_loss = True."
         )
-
-
-class VectorOfOne(gymnasium.Env[Any, Any]):
-    """The environment of a vector of one, as a single environment."""
-
-    def __init__(self, vector: Vector) -> None:
-        self._vector = vector
-        self.observation_space: gymnasium.Space[Any] = vector.single_observation_space
-        self.action_space: gymnasium.Space[Any] = vector.single_action_space
-        self.max_episode_steps: int | None = vector_limit(vector)
-        self._frameskip = vector_frames(vector)  # as in Atari's environment
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        super().reset(seed=seed)
-        obs, info = self._vector.reset(seed=seed)
-        return first_item(obs), info_at(info, 0, 1)
-
-    def step(self, action: object) -> Stepped:
-        obs, reward, terminated, truncated, info = checked_vector_step(self._vector, add_batch_axis(action))
-        ended = terminated | truncated
-        if ended[0] and (vector_mode(self._vector) == AutoresetMode.SAME_STEP or resets_in_same_step(info)):
-            obs = final_obs(info, obs, ended, self._vector)
-        info = episode_info_at(info, 0, 1) if ended[0] else info_at(info, 0, 1)
-        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
-
-    def close(self) -> None:
-        self._vector.close()
-
-
-def add_batch_axis(value: object) -> Any:
-    """Return a value as a batch of one."""
-    if isinstance(value, Mapping):
-        return {key: add_batch_axis(part) for key, part in value.items()}
-    return tuple(map(add_batch_axis, value)) if isinstance(value, tuple) else np.asarray(value)[None]
 
 
 class EnvPoolVector(VectorWrapper):

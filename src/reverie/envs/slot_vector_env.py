@@ -1,15 +1,13 @@
-"""Steps N environments, one per slot, and returns rows (``Env``).
+"""Make N environments; those of slots, in this process or in workers: steps, restarts and snapshots.
 
-The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
-environment is restarted and also returns a first observation; the others continue. Until the restart, its newest
-observation is repeated in episodes of a single row.
+A failed environment is restarted and then shows the first observation of a new episode; the others continue. Until the
+restart, its newest observation is repeated in episodes of a single row.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,19 +18,20 @@ from reverie.core.columns import AlignedCopies
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
-from reverie.core.types import ExecutedActions, Step, no_flags
-from reverie.envs.config import EnvConfig, EnvLike, MakeEnv
-from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
+from reverie.core.types import ExecutedActions, Obs, Step, no_flags
+from reverie.envs.array_vector import ArrayCodec, ArrayVector, check_flat_actions
+from reverie.envs.config import EnvConfig, EnvLike
 from reverie.envs.episode_info import Summary
-from reverie.envs.flat_env import make_flat
+from reverie.envs.flat_env import FlatEnv, make_flat
 from reverie.envs.interventions import POLICY, TAKEOVER
-from reverie.envs.limits import EndCheck, LimitCheck
+from reverie.envs.limits import LimitCheck
 from reverie.envs.make import env_factory
-from reverie.envs.make_native_vector import make_native_vector
-from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
+from reverie.envs.make_native_vector import make_jax_vector, make_native_vector
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
 from reverie.envs.suites import JAX_SUITES
+from reverie.envs.tensor_vector import TensorRows
 from reverie.envs.torch_vector import to_tensor_vector
+from reverie.envs.vector_env import VectorEnv, tensor_env
 from reverie.envs.vector_steps import Vector
 from reverie.envs.worker import make_worker_slots
 from reverie.envs.wrappers import find_instances
@@ -41,21 +40,25 @@ from reverie.envs.wrappers import find_instances
 def make_vector_env(
     config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True,
     warns: bool = True, device: str = "cpu",
-) -> SlotVectorEnv | NativeVectorEnv | DeviceVectorEnv:  # fmt: skip
+) -> VectorEnv:  # fmt: skip
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once per environment instead of making ``config.id``, and again after a failure; an instance
-    is allowed for ``num=1`` in this process. ``render``: make ``SlotVectorEnv.render`` return frames if the environment
-    can render. ``new``: for a new run, it is an error if the first episode lacks a value that ``env.log_info`` names;
+    is allowed for ``num=1`` in this process. ``render``: make ``VectorEnv.render`` return frames if the environment can
+    render. ``new``: for a new run, it is an error if the first episode lacks a value that ``env.log_info`` names;
     otherwise a warning. ``warns``: warn about observations outside of their space, which are used unchanged.
     ``device``: the learner's, for environments in JAX. Raises EnvError if they cannot be made, or their spaces are not
     supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if make is None and config.id.startswith(JAX_SUITES):
-        return DeviceVectorEnv(make_jax_vector(config, config.num, device), config, seeds[0], warns)
+        return tensor_env(make_jax_vector(config, config.num, device), config, seeds[0], warns)
     if config.vectorization == "native":
-        return _make_native_env(config, make, seeds[0], warns)
+        vector = make_native_vector(config, make, config.num)
+        if (tensors := to_tensor_vector(vector, warns)) is not None:
+            return tensor_env(tensors, config, seeds[0], warns)
+        native = ArrayVector(cast(Vector, vector), config.max_episode_steps, warns)
+        return VectorEnv(native, ArrayCodec(native, config, warns), config, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     if config.vectorization == "async":
         slots, arrays = make_worker_slots(makers, config.timeout)
@@ -63,18 +66,8 @@ def make_vector_env(
     else:
         slots, specs, arrays = _serial(makers)
     restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
-    return SlotVectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
-
-
-def _make_native_env(
-    config: EnvConfig, make: MakeEnv | None, seed: int, warns: bool
-) -> NativeVectorEnv | DeviceVectorEnv:
-    """Make a vector of environments; one of tensors stays on its device."""
-    vector = make_native_vector(config, make, config.num)
-    tensors = to_tensor_vector(vector, warns)
-    if tensors is not None:
-        return DeviceVectorEnv(tensors, config, seed, warns)
-    return NativeVectorEnv(config, cast(Vector, vector), seed, warns)
+    singles = SlotVector(slots, arrays, restarter, bool(config.log_info), new, warns)
+    return VectorEnv(singles, FlatCodec(singles), config, None, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
@@ -109,13 +102,14 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
     return all_specs[0]
 
 
-class SlotVectorEnv:
-    """N environments with the same spaces; satisfies ``core.protocols.Env`` and ``Restorable``.
+class SlotVector:
+    """N environments with the same spaces, whose observations are encoded already; otherwise as ``TensorVector``.
 
-    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
-    even if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
-    it is unchanged. While an environment is down, each of its rows is ``is_first`` and ``is_last``.
+    After a failure the next row is ``first``, and the row before it is unchanged. While an environment is down, each of
+    its rows is ``first`` and ``last``.
     """
+
+    device: torch.device = torch.device("cpu")
 
     def __init__(
         self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool,
@@ -129,50 +123,40 @@ class SlotVectorEnv:
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._copies = {key: AlignedCopies(array) for key, array in arrays.items()}
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
-        self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
-        self._answer: Callable[[], Step] | None = None  # returns the pending answer
-        self._shown: Step | None = None  # the current rows
+        self._ended: list[bool] | None = None  # which rows were last; None before the first reset
+        self._is_pending = False  # whether a step was started whose rows nobody has received
+        self._rows: TensorRows | None = None  # of that step, if it was waited for
+        self._shown: Obs = {}  # the current observations
         self._step_unfinished = False  # whether a step was started but not finished
         self._error: ReverieError | None = None  # why all environments have been closed
-        self.exact_rewards: np.ndarray = np.zeros(0)
-        """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
-        self.episode_info: dict[int, Summary] = {}
-        """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
-        self.executed_actions: ExecutedActions | None = None
-        """The actions behind the rows before the current ones, where they were not the policy's."""
         self._logs, self._new = logs, new
         self._requests_summary = True  # whether to ask for these values: after the first episode, only if there are any
         self._summary_checked = False  # whether an episode had all ``env.log_info`` values, or was reported
         self.num_envs: int = len(slots)
-        self.obs_spec: ObsSpec = restarter.specs.obs_spec
-        self.action_spec: ActionSpec = restarter.specs.action_spec
-        self.can_end_one: bool = True
-        self.max_episode_steps: int | None = restarter.specs.max_episode_steps
-        self.frames_per_action: int = restarter.specs.frames_per_action
-        self.packages: dict[str, str] = restarter.specs.packages
-        self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
-        self._check_ends = EndCheck(len(slots) if warns else 0, self)
-        self._action_shape = (self.num_envs, self.action_spec.width)
+        self.specs: EnvSpecs = restarter.specs
+        self.max_episode_steps: int | None = self.specs.max_episode_steps
+        self.frames_per_action: int = self.specs.frames_per_action
+        self.packages: dict[str, str] = self.specs.packages
+        self._check_limits = LimitCheck(self.specs.bounds if warns else {})
 
     @property
-    def instances(self) -> set[int]:
-        """Ids of all environments in this process, see ``find_instances``."""
-        return set().union(*(find_instances(slot.env) for slot in self._slots if hasattr(slot, "env")))
+    def envs(self) -> list[FlatEnv]:
+        """The environments in this process."""
+        return [slot.env for slot in self._slots if hasattr(slot, "env")]
 
     @property
     def restarts(self) -> int:
         """Number of restarts so far."""
         return self._restarter.count
 
-    def reset(self, seed: int | None = None) -> Step:
+    def reset(self, seed: int | None = None) -> TensorRows:
         """Start N new episodes.
 
-        Without a ``seed``, only the first reset is seeded, with the seed of ``make_vector_env``. A pending answer is
-        lost. Raises the same errors as ``step``.
+        Without a ``seed``, only the first reset is seeded, with the seeds of the restarter. A pending answer is lost.
         """
         self._check_open()
-        self._store_pending_answer()
-        self._answer = None
+        self._settle()
+        self._is_pending = False
         if seed is not None:
             seeds = derive_seeds(seed, self.num_envs)
             self._due = list(seeds)
@@ -181,31 +165,22 @@ class SlotVectorEnv:
         self._begin(None)
         return self._finish()
 
-    def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
-
-        Raises:
-            DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
-                ``env.restarts`` is 0.
-            EnvError: an environment failed and ``env.restarts`` is 0, or there were too many failures.
-        """
-        self.send(action)
-        return self.receive()
-
-    def send(self, action: Tensor) -> None:
-        """Begin a step: workers take ``action`` ``[N, A]`` in the background until the caller calls ``receive``.
-
-        Environments in this process are stepped by ``receive``. Raises the same errors as ``step``.
-        """
+    def send(self, action: np.ndarray) -> None:
+        """Begin a step with ``action`` ``[N, A]``; environments in this process take it in ``receive``."""
         self._check_open()
-        self._begin(check_flat_actions(action, self._action_shape))
-        self._answer = self._finish
+        self._begin(action)
+        self._is_pending, self._rows = True, None
 
-    def receive(self) -> Step:
-        """End a step: return the rows after the last action. Raises the same errors as ``step``."""
-        answer, self._answer = self._answer, None
-        assert answer is not None
-        return answer()
+    def receive(self) -> TensorRows:
+        """End a step: return the rows after the last action."""
+        assert self._is_pending
+        self._is_pending, rows = False, self._rows
+        return self._finish() if rows is None else rows
+
+    def _settle(self) -> None:
+        """Wait for a pending answer and keep it for ``receive``, so that workers can take other requests."""
+        if self._is_pending and self._rows is None:
+            self._rows = self._finish()
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -222,7 +197,7 @@ class SlotVectorEnv:
             else:
                 slot.send("step", action[number])
 
-    def _finish(self) -> Step:
+    def _finish(self) -> TensorRows:
         """Return the requested rows. Failed environments are restarted once all have answered."""
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
@@ -248,23 +223,19 @@ class SlotVectorEnv:
             for number in down:
                 last[number] = True
                 self._show_again(number)
-        self.executed_actions = self._read_executed_actions(actors) if any(actors) else None
-        self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
+        self._ended, self._step_unfinished = last, False
         self._check_limits(self._arrays, self._location)
-        self._check_ends(first, terminal, truncated)
-        if self._requests_summary:
-            self._log([number for number, over in enumerate(last) if over])
-        self._shown = Step(
-            obs={key: copy() for key, copy in self._copies.items()},  # the next step writes to the same memory
-            reward=torch.from_numpy(self.exact_rewards.astype(np.float32)),
-            is_first=_to_bool_tensor(first),
-            is_last=_to_bool_tensor(last),
-            is_terminal=_to_bool_tensor(terminal),
-        )
-        return self._shown
+        ended = [number for number, over in enumerate(last) if over] if self._requests_summary else []
+        self._shown = {key: copy() for key, copy in self._copies.items()}  # the next step writes to the same memory
+        return TensorRows(
+            self._shown, torch.from_numpy(np.array(reward, np.float64)), _to_bool_tensor(last),
+            _to_bool_tensor(terminal), first=_to_bool_tensor(first), truncated=_to_bool_tensor(truncated),
+            executed=self._read_executed_actions(actors) if any(actors) else None,
+            summaries=self._log(ended) if ended else {},
+        )  # fmt: skip
 
     def _read_executed_actions(self, actors: list[int]) -> ExecutedActions:
-        action = torch.zeros(self._action_shape, device="cpu")
+        action = torch.zeros(self.num_envs, self.specs.action_spec.width, device="cpu")
         for number, actor in enumerate(actors):
             if actor != POLICY:
                 action[number] = torch.from_numpy(self._slots[number].executed_action)
@@ -284,69 +255,55 @@ class SlotVectorEnv:
 
     def _show_again(self, number: int) -> None:
         """Repeat the previous observation of environment ``number``, since a failed step can be partially written."""
-        assert self._shown is not None, "one that has never taken a step does not stay down"
         for key, array in self._arrays.items():
-            array[number] = self._shown.obs[key][number].numpy()
+            array[number] = self._shown[key][number].numpy()
 
     def _location(self, number: int) -> str:
         self._slots[number].send("location")
         return self._receive_or_none(number) or f"environment {number}"
 
-    def _log(self, over: list[int]) -> None:
-        """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
+    def _log(self, over: Sequence[int]) -> dict[int, Summary]:
+        """Return the numbers to log of the environments ``over``, whose episodes have ended."""
         for number in over:
             self._slots[number].send("episode_summary")
         # Receive all of them: each request has one answer.
         answers = {number: self._receive_or_none(number) for number in over}
         summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
-        self.episode_info = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
+        found = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
         if summaries and not self._summary_checked:
             self._summary_checked = True
-            self._requests_summary = self._logs or bool(self.episode_info)
+            self._requests_summary = self._logs or bool(found)
             missing = [text for _, text in summaries.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
                 self._check_open()
             elif all(missing):
                 logger.warning(missing[0])
+        return found
 
-    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows.
-
-        ``episode_info`` then describes their episodes.
-        """
+    def end(self, numbers: Sequence[int]) -> dict[int, Summary]:
+        """End the episodes of the environments ``numbers`` with their current rows; return their summaries."""
         assert self._ended is not None
-        if self._requests_summary:
-            self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
-        return dataclasses.replace(step, is_last=_to_bool_tensor(self._ended))
+        return self._log(numbers) if self._requests_summary else {}
 
-    def render(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
         self._check_open()
-        self._store_pending_answer()
+        self._settle()
         self._slots[0].send("render_frame")
         frame: np.ndarray | None = self._receive_or_none(0)
         return frame
 
     def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
-        """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.
-
-        An attribute that is not a method is read. Waits for a pending step. After a restart, the latest call of each
-        name is repeated. Raises EnvError if the name does not exist, or the call fails.
-        """
         return self._ask("call", name, args, kwargs)
 
     def set_attr(self, name: str, value: object) -> None:
-        """Set the attribute ``name`` of each environment, or of a wrapper that has it, to ``value``.
-
-        Otherwise like ``call``.
-        """
         self._ask("set_attr", name, value)
 
     def _ask(self, request: str, name: str, *args: object) -> list[Any]:
         self._check_open()
-        self._store_pending_answer()
+        self._settle()
         for slot in self._slots:
             slot.send(request, name, *args)
         # Receive all of them: each request has one answer.
@@ -363,20 +320,9 @@ class SlotVectorEnv:
         except EnvFailure:
             return None
 
-    def _store_pending_answer(self) -> None:
-        """Wait for a pending answer and keep it for ``receive``, so that workers can take other requests."""
-        due, self._answer = self._answer, None
-        if due is not None:
-            answer = due()
-            self._answer = lambda: answer
-
     def snapshot(self) -> list[bytes | None]:
-        """Return a snapshot of each environment, to continue from its current row; None if it cannot be saved.
-
-        Waits for a pending answer, which can still be received. All are None after an error that closed all
-        environments, and after an interrupted step.
-        """
-        self._store_pending_answer()
+        """Return a snapshot of each environment, see ``VectorEnv``."""
+        self._settle()
         if self._ended is None or self._step_unfinished or self._error is not None:
             return [None] * self.num_envs
         for number in range(self.num_envs):
@@ -384,15 +330,12 @@ class SlotVectorEnv:
         inside = [self._receive_or_none(number) for number in range(self.num_envs)]
         return [self._restarter.snapshot(i, self._ended[i], state) for i, state in enumerate(inside)]
 
-    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Restore ``snapshots``, taken when ``step`` were the current rows; return the current rows.
-
-        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
-        """
+    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Tensor:
+        """Restore ``snapshots``, taken when ``step`` were the current rows; return which rows are last, ``[N]``."""
         self._check_open()
-        self._store_pending_answer()
-        self._answer, self.executed_actions, self.exact_rewards, self.episode_info = None, None, np.zeros(0), {}
-        self._step_unfinished = False
+        self._settle()
+        self._is_pending = self._step_unfinished = False
+        self._shown = step.obs
         for key, array in self._arrays.items():
             array[...] = step.obs[key].numpy()
         last: list[bool] = step.is_last.tolist()
@@ -406,8 +349,7 @@ class SlotVectorEnv:
                 logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarter.has_stepped = [True] * self.num_envs
-        self._shown = dataclasses.replace(step, is_last=_to_bool_tensor(last))
-        return self._shown
+        return _to_bool_tensor(last)
 
     def close(self) -> None:
         """Close all environments and end their processes. Can be called twice."""
@@ -422,3 +364,26 @@ class SlotVectorEnv:
 def _to_bool_tensor(values: list[bool]) -> Tensor:
     """Return ``values`` as a tensor ``[N]`` bool."""
     return torch.from_numpy(np.array(values, np.bool_)) if True in values else no_flags(len(values))
+
+
+class FlatCodec:
+    """Rows of a ``SlotVector``, which its environments have converted and checked; satisfies ``RowCodec``."""
+
+    defers: bool = False
+
+    def __init__(self, vector: SlotVector) -> None:
+        self.obs_spec: ObsSpec = vector.specs.obs_spec
+        self.action_spec: ActionSpec = vector.specs.action_spec
+        self._shape = vector.num_envs, self.action_spec.width
+
+    def decode(self, action: Tensor) -> np.ndarray:
+        return check_flat_actions(action, self._shape)
+
+    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
+        return rows.obs, rows.reward
+
+    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+        return rows.executed
+
+    def check(self) -> None:
+        """Do nothing: all is checked at once."""

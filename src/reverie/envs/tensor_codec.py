@@ -11,45 +11,172 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.action_codec import BOUND_TOLERANCE, ActionCodec, unflatten_fn
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import ActionError, DataError, EnvError, short_repr
+from reverie.core.masks import check_mask_shape, ensure_legal_choice
 from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.obs_conversion import ChannelAxis, channel_bounds, is_channels_first
 from reverie.core.spaces import Space, classes_of, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.types import ExecutedActions, Obs, Step
+from reverie.envs.config import EnvConfig
+from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.limits import LimitCheck, declared_bounds
+from reverie.envs.make_native_vector import check_device_settings
+from reverie.envs.tensor_vector import TensorRows, TensorVector
 
 TensorFn = Callable[[Tensor], Tensor]
 
 
-class TensorObsCodec:
-    """Converts observations ``[N, *shape]``, nested as their space, to those of learners by key."""
+class TensorCodec:
+    """Converts the rows of a vector of tensors; satisfies ``RowCodec``. They are read only.
 
-    def __init__(
-        self, codec: ObsCodec, device: torch.device, channel_axis: ChannelAxis = "auto",
-        watch: Callable[[Leaf, Tensor], object] = lambda *_: None,
-    ) -> None:  # fmt: skip
-        """``watch`` is called with the values before their conversion."""
-        self._watch = watch
-        self._leaves = [(leaf, _encoder(leaf, device, channel_axis)) for leaf in codec.leaves]
+    Nothing is read from the device, so that values are checked only by :meth:`check`: collectors call it once for each
+    rollout. The rules are those of arrays.
+    """
 
-    def __call__(self, obs: object, num: int) -> dict[str, Tensor]:
-        """Return the tensors of ``num`` environments; DataError for missing parts and for wrong shapes."""
-        out = {}
-        for leaf, encode in self._leaves:
-            try:
-                x = get_at_path(obs, leaf.path)
-            except DataError as error:
-                raise DataError(f"observation '{leaf.key}' {error}") from None
-            shape = [num, *(leaf.space.shape or ())]
-            if not isinstance(x, Tensor) or list(x.shape) != shape:
-                actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-                raise DataError(f"observation '{leaf.key}' is {actual}: expected a tensor {shape}, [N, *shape].")
-            if x.is_floating_point() and leaf.part.kind != "vector" and np.issubdtype(leaf.space.dtype, np.integer):
-                expected = f"{leaf.space.dtype}, as its space declares"
-                raise DataError(f"observation '{leaf.key}' is of {x.dtype}: expected {expected}.")
-            self._watch(leaf, x)
-            out[leaf.key] = encode(x)
+    defers: bool = True
+
+    def __init__(self, vector: TensorVector, config: EnvConfig, warns: bool = True) -> None:
+        """``warns``: warn about observations outside of their space, which are used unchanged.
+
+        Raises ConfigError if ``config`` has settings that need single environments.
+        """
+        check_device_settings(config)
+        self._vector = vector
+        self._num, self._device = vector.num_envs, torch.device(vector.device)
+        codec = ObsCodec(vector.observation_space, config.uses_key, config.channel_axis)
+        self.obs_spec: ObsSpec = codec.spec
+        self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
+        check_mask_shape(self.obs_spec, self.action_spec)
+        self._leaves = [(leaf, _encoder(leaf, self._device, config.channel_axis)) for leaf in codec.leaves]
+        self._range_check = ObsRangeCheck(codec, warns)
+        self._decode_action = action_decoder(vector.action_space, self._device)
+        self._encode_action = action_encoder(vector.action_space, self._device)
+        self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
+        self._keeps_filtered = config.filtered_action == "policy"
+        self.executed_keys: tuple[str, str] | None = None
+        """The keys of the executed action and its flag in infos, "" if they have none; None before the first step."""
+        self._restart_checks()
+
+    def decode(self, action: Tensor) -> Any:
+        if action.shape != (self._num, self.action_spec.width):
+            expected = f"[N, A] = {[self._num, self.action_spec.width]}"
+            raise DataError(f"the action has shape {list(action.shape)}: expected {expected}.")
+        flat = action.detach().to(self._device, torch.float32)
+        self._finite_actions.add_(flat, alpha=0)
+        return self._decode_action(flat)
+
+    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
+        """Return the observations and the rewards; DataError for missing parts, wrong shapes, and reused memory."""
+        self._check_rows(rows)
+        obs = {leaf.key: self._encode_leaf(leaf, encode, rows.obs) for leaf, encode in self._leaves}
+        seen = {} if before is None else before.obs
+        if any(x.numel() and x.data_ptr() == seen[key].data_ptr() for key, x in obs.items() if seen):
+            raise DataError(
+                "the observations of a step are in the memory of those of the step before, which they overwrite. "
+                "Return new tensors from step(), such as obs.clone()."
+            )
+        if MASK_KEY in obs:
+            obs[MASK_KEY] = self._with_choice(obs[MASK_KEY], rows.terminal)
+        self._fits[1] &= rows.reward.float().isfinite().all()
+        return obs, rows.reward
+
+    def _encode_leaf(self, leaf: Leaf, encode: TensorFn, obs: object) -> Tensor:
+        try:
+            x = get_at_path(obs, leaf.path)
+        except DataError as error:
+            raise DataError(f"observation '{leaf.key}' {error}") from None
+        shape = [self._num, *(leaf.space.shape or ())]
+        if not isinstance(x, Tensor) or list(x.shape) != shape:
+            actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise DataError(f"observation '{leaf.key}' is {actual}: expected a tensor {shape}, [N, *shape].")
+        if x.is_floating_point() and leaf.part.kind != "vector" and np.issubdtype(leaf.space.dtype, np.integer):
+            expected = f"{leaf.space.dtype}, as its space declares"
+            raise DataError(f"observation '{leaf.key}' is of {x.dtype}: expected {expected}.")
+        self._range_check.add(leaf, x)
+        return encode(x)
+
+    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+        """Return what the info of a step says, which every step says or none, as nothing waits for the device."""
+        info, last, legal = name_keys(rows.info), rows.last, before.obs.get(MASK_KEY)
+        key, flag = keys = find_keys(info) or ("", "")
+        self.executed_keys = self.executed_keys or keys
+        if keys != self.executed_keys or (not key and IS_INTERVENTION in info):
+            keys_text = ", ".join(sorted(KEYS & info.keys())) or "none"
+            raise DataError(
+                f"keys of executed actions in the info of this step: {keys_text}. Expected the same in every step, an "
+                f"action and, of takeovers, {IS_INTERVENTION}, as tensors [N, ...]; or never any."
+            )
+        if not key or (self._keeps_filtered and not is_of_takeover(key, flag)):
+            return None
+        final = name_keys(info.get(FINAL_INFO) or {})
+        try:
+            flat, fits = self._encode_action(info[key], self._num)
+            is_replaced = self._read_flag(info[flag]) if flag else torch.ones_like(fits)
+            if key in final:  # the info is of the reset where an episode has ended
+                ends, ends_fit = self._encode_action(final[key], self._num)
+                flat, fits = torch.where(last[:, None], ends, flat), torch.where(last, ends_fit, fits)
+                is_replaced = torch.where(last, self._read_flag(final.get(flag)), is_replaced) if flag else is_replaced
+        except DataError as error:
+            raise DataError(f"info['{key}'] {error}, an action of {self._vector.action_space} of each.") from None
+        is_replaced = is_replaced & ~first
+        for cut in self._choices if legal is not None else ():
+            fits = fits & (flat[:, cut] <= legal[:, cut]).all(1)  # type: ignore[index]  # checked in the line above
+        self._fits[0] &= (fits | ~is_replaced).all()
+        has_takeovers = is_of_takeover(key, flag)
+        is_takeover = is_replaced if has_takeovers else torch.zeros_like(is_replaced)
+        return ExecutedActions(flat, is_replaced, is_takeover, has_takeovers)
+
+    def _read_flag(self, x: object) -> Tensor:
+        if not isinstance(x, Tensor) or x.shape != (self._num,) or x.dtype is not torch.bool:
+            raise DataError(f"comes with a flag {short_repr(x)}; expected a tensor [{self._num}] of bool")
+        return x.to(self._device)
+
+    def _with_choice(self, mask: Tensor, terminal: Tensor) -> Tensor:
+        """Return the mask ``[N, A]`` with all classes legal in choices that have none, as terminal rows may show."""
+        out = mask.clone()
+        for cut in self._choices:
+            has_choice = mask[:, cut].any(1)
+            out[:, cut] |= ~has_choice.unsqueeze(1)
+            self._legal_choices[cut] &= (has_choice | terminal).all()
         return out
+
+    def _check_rows(self, rows: TensorRows) -> None:
+        """Raise DataError for wrong shapes, dtypes or devices, which are known without waiting for the device."""
+        for name, x in (("reward", rows.reward), ("last", rows.last), ("terminal", rows.terminal)):
+            is_flag = name != "reward"
+            if x.shape != (self._num,) or (x.dtype is torch.bool) != is_flag or x.device.type != self._device.type:
+                kind = "bool" if is_flag else "numbers"
+                raise DataError(
+                    f"{name} is {list(x.shape)} of {x.dtype} on {x.device}: expected [{self._num}] {kind} on "
+                    f"{self._device}."
+                )
+
+    def _restart_checks(self) -> None:
+        shape = self._num, self.action_spec.width
+        self._finite_actions = torch.zeros(shape, device=self._device)  # NaN, where an action was not finite
+        self._legal_choices = torch.ones(shape[1], dtype=torch.bool, device=self._device)  # [A]
+        self._fits = torch.ones(2, dtype=torch.bool, device=self._device)  # executed actions, and rewards
+
+    def check(self) -> None:
+        columns = [self._finite_actions.isfinite().all(1), self._fits, self._legal_choices]
+        flags = torch.cat(columns).numpy(force=True)
+        finite, (fits, is_finite), legal = np.split(flags, [self._num, self._num + 2])
+        self._restart_checks()
+        if not finite.all():
+            raise ActionError(f"the action for environment {int(finite.argmin())} is not finite: expected numbers.")
+        if not fits:
+            raise DataError(
+                "an executed action in the info of a step is not finite, beyond its bounds, no class, or forbidden by "
+                f"the action mask: expected a legal action of {self._vector.action_space}."
+            )
+        if not is_finite:
+            raise DataError("a reward is NaN or infinite: expected finite float32 numbers.")
+        check: Callable[[], None] | None = getattr(self._vector, "check", None)
+        if check is not None:
+            check()
+        ensure_legal_choice(legal, self.action_spec, terminal=False)
+        self._range_check()
 
 
 class ObsRangeCheck:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -12,9 +11,11 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from reverie.core.errors import EnvError, ReverieError, format_error, missing_method_error
+from reverie.core.errors import EnvError, ReverieError, format_error
 from reverie.core.signals import is_interrupt
-from reverie.core.types import Step
+from reverie.core.spaces import add_batch_axis
+from reverie.core.types import ExecutedActions
+from reverie.envs.vector_steps import episode_info_at, info_at
 
 
 class TensorRows(NamedTuple):
@@ -29,8 +30,16 @@ class TensorRows(NamedTuple):
     hidden_masks: Tensor | None = None
     """The action masks ``[N, ...]`` of states that no row shows, since resets in the step that ended the episode have
     led there; None: there are none."""
-    info: Mapping[str, Any] = MappingProxyType({})
-    """The info of the step, if the vector has one."""
+    info: Any = MappingProxyType({})
+    """The info of the step, if the vector has one: a mapping, or one of each environment."""
+    first: Tensor | None = None
+    """``[N]`` bool, the rows that begin an episode; None: those behind last rows."""
+    truncated: Tensor | None = None
+    """``[N]`` bool; None: where rows are last and not terminal."""
+    executed: ExecutedActions | None = None
+    """The executed actions, if they are read already; None: the info tells them."""
+    summaries: Mapping[int, Mapping[str, float]] = MappingProxyType({})
+    """Success and logged values of the episodes that end, by environment, in place of ``success``."""
 
 
 @runtime_checkable
@@ -64,30 +73,6 @@ class TensorVector(Protocol):
         """Release memory. Can be called twice."""
 
 
-class VectorRows:
-    """A vector whose environments are stepped and reset together, in this process: a part of ``core.protocols.Env``."""
-
-    _answer: Step | None = None
-    _must_reset: bool = False
-
-    def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``."""
-        raise missing_method_error(self, "step")
-
-    def send(self, action: Tensor) -> None:
-        self._answer = self.step(action)
-
-    def receive(self) -> Step:
-        """Return the rows of that step."""
-        assert self._answer is not None
-        return self._answer
-
-    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End all episodes with the current rows, ``step``: a vector cannot end only those of ``numbers``."""
-        self._must_reset = True
-        return replace(step, is_last=torch.ones_like(step.is_last))
-
-
 def call_vector(method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """Call a method of a vector; its exceptions, including SystemExit, become EnvErrors."""
     try:
@@ -96,6 +81,16 @@ def call_vector(method: Callable[..., Any], *args: object, **kwargs: object) -> 
         if isinstance(error, ReverieError) or is_interrupt(error):
             raise
         raise EnvError(f"the environments failed with {format_error(error)}") from error
+
+
+def vector_method(vector: object, name: str) -> Callable[..., Any]:
+    """Return a method of ``vector`` to access its environments; EnvError if it has none of this name."""
+    if not hasattr(vector, name):
+        raise EnvError(
+            f"env.vectorization = native: {type(vector).__name__} has no method '{name}' to access its environments. "
+            "Use env.vectorization = sync or async."
+        )
+    return getattr(vector, name)  # type: ignore[no-any-return]
 
 
 def is_tensor_vector(vector: VectorEnv[Any, Any, Any]) -> bool:
@@ -132,3 +127,38 @@ def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
     if isinstance(values[0], tuple):
         return tuple(map_tensors(function, *parts) for parts in zip(*values, strict=True))
     return function(*values)
+
+
+class VectorOfOne(gymnasium.Env[Any, Any]):
+    """A vector of one as a single environment."""
+
+    def __init__(self, vector: Any, has_tensors: bool) -> None:
+        """``vector``: a ``TensorVector`` or an ``ArrayVector``."""
+        self.vector, self._has_tensors = vector, has_tensors
+        self.observation_space: gymnasium.Space[Any] = vector.observation_space
+        self.action_space: gymnasium.Space[Any] = vector.action_space
+        self.max_episode_steps: int | None = vector.max_episode_steps
+        self._frameskip = getattr(vector, "frames_per_action", 1)  # as in Atari's environment
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        rows = self.vector.reset(seed)
+        return map_tensors(_first_array, rows.obs), {} if self._has_tensors else info_at(rows.info, 0, 1)
+
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        batch = add_batch_axis(action)
+        if self._has_tensors:
+            batch = map_tensors(lambda x: torch.from_numpy(x).to(self.vector.device), batch)
+        rows = self.vector.step(batch)
+        terminal, last = bool(rows.terminal[0]), bool(rows.last[0])
+        truncated = last and not terminal if rows.truncated is None else bool(rows.truncated[0])
+        read = episode_info_at if last else info_at
+        info = {} if self._has_tensors else read(rows.info, 0, 1)
+        return map_tensors(_first_array, rows.obs), float(rows.reward[0]), terminal, truncated, info
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+def _first_array(x: Any) -> Any:
+    return x[0].numpy(force=True) if isinstance(x, Tensor) else x[0]

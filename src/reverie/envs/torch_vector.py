@@ -24,7 +24,7 @@ class TorchVector:
     """A vector whose observations, rewards and flags are tensors; satisfies ``TensorVector``.
 
     A vector that resets in the step that ends an episode (``SAME_STEP``) has taken one action by the time that the
-    first row is shown, see ``NativeVectorEnv``. An episode that ends in this step is skipped. A vector that does not
+    first row is shown, see ``VectorEnv``. An episode that ends in this step is skipped. A vector that does not
     reset by itself (``DISABLED``) takes one more step after the end of an episode, and is then reset; if its ``reset``
     has ``env_ids``, as in mjlab, it is reset at once, with rows as of ``SAME_STEP``.
     """
@@ -66,8 +66,9 @@ class TorchVector:
         obs, reward, terminal, truncated, info = answer
         self._check(reward=reward, terminated=terminal, truncated=truncated)
         info = info if isinstance(info, Mapping) else {}
-        done, reward = terminal | truncated, reward.float()
-        last, terminal = done & ~first, terminal & ~first  # new tensors: the vector may reuse its memory
+        done = terminal | truncated
+        last = done & ~first
+        terminal = terminal & last  # in new memory, which a reset of the ended environments does not change
         if self._resets_by_id and bool(done.any()):
             info = {**info, FINAL_OBS[0]: map_tensors(Tensor.clone, obs)}
             obs = _where(done, self.vector.reset(env_ids=done.nonzero().squeeze(-1))[0], info[FINAL_OBS[0]])
@@ -81,7 +82,6 @@ class TorchVector:
         elif self.mode == AutoresetMode.DISABLED and bool(first.any()):  # these vectors wait for the device anyway
             obs = _where(first, self._reset_ended(first), obs)
         self._last = last
-        reward = reward.masked_fill(first, 0.0)
         return TensorRows(obs, reward, last, terminal, self._success(info), hidden_masks, info)
 
     def _set_same_step(self) -> None:

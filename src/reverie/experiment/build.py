@@ -23,7 +23,7 @@ from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import set_up_pytorch
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
-from reverie.core.protocols import BatchSource, DeviceEnv, Env, Policy, Stateful
+from reverie.core.protocols import BatchSource, Env, Policy, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, has_players, spec_to_dict
@@ -344,7 +344,7 @@ def build(
             windows = split_window(algo.window, config.offline_fraction)
         if envs.training is not None:
             clock.action_repeat = envs.training.frames_per_action
-            if not config.actors or isinstance(envs.training, DeviceEnv):  # which refuses actors
+            if not config.actors or envs.training.defers:  # which refuses actors
                 actors = None
             person = find_person(config.human.person, human)
             collect = functools.partial(build_collection, person)
@@ -417,13 +417,13 @@ def build_collection(
     seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
-    if isinstance(env, DeviceEnv):
+    if env.defers:
         check_device_run(DeviceRun(config, env.device, algo.device))
         if window.rollout:
             return _build_device_rollout(config, algo, env, window, seeds)
     replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
     position = None if clock.max_seconds is None else lambda: clock.schedule_position
-    if isinstance(env, DeviceEnv):
+    if env.defers:
         turns = TurnCollector(
             env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
             running_statistics=algo.running_statistics, schedule_position=position,
@@ -456,8 +456,8 @@ def _build_replay_and_store(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seed: int, run: Path | None, clock: Clock
 ) -> tuple[ReplayBuffer, PersistentReplay | None]:
     """Build the replay and its store; the rows of environments on a device stay there."""
-    on_device = isinstance(env, DeviceEnv)
-    settings = replace(config.replay, device=str(env.device)) if isinstance(env, DeviceEnv) else config.replay
+    on_device = env.defers
+    settings = replace(config.replay, device=str(env.device)) if env.defers else config.replay
     replay = build_replay(
         settings, obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec,
         num_envs=config.env.num, window=window, seed=seed, scratch=run,
@@ -472,7 +472,7 @@ def _build_replay_and_store(
 
 
 def _build_device_rollout(
-    config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window, seeds: Mapping[str, int]
+    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int]
 ) -> tuple[DeviceRollout, DeviceCollector, None]:
     """Build the collector and the rollout of environments on the learner's device."""
     _check_rollout_steps(config, window)

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.hardware import choose_device
-from reverie.core.protocols import DeviceEnv, Env
+from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
 from reverie.envs.config import EnvLike, MakeEnv
@@ -76,7 +76,7 @@ def open_environments(
     is_shared = training is not None and makers.share_instance
     if plays(config) and config.eval_episodes and not is_shared:
         # Another number of compiled environments would be compiled anew, which takes longer than their steps.
-        num = config.env.num if isinstance(training, DeviceEnv) else None
+        num = config.env.num if training is not None and training.defers else None
         evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True, num=num)
         undo.callback(evaluation.close)
         _check_eval_env(config, training, evaluation)

@@ -9,7 +9,7 @@ from pathlib import Path
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_memory
-from reverie.core.protocols import DeviceEnv
+from reverie.core.protocols import Env
 from reverie.core.specs import VERSION_COLUMN, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
@@ -47,7 +47,7 @@ def build_replay(
 
 
 def build_device_rollout(
-    config: ReplayConfig, env: DeviceEnv, extra_spec: Mapping[str, ColumnSpec], window: Window, seed: int
+    config: ReplayConfig, env: Env, extra_spec: Mapping[str, ColumnSpec], window: Window, seed: int
 ) -> DeviceRollout:
     """Return the rollout of environments on a device; ConfigError if a setting has no meaning there."""
     if config.store_path not in ("auto", "none"):

@@ -18,10 +18,8 @@ from reverie.core.errors import DataError
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
 from reverie.core.protocols import (
-    DeviceEnv,
     Env,
     Policy,
-    Restorable,
     RolloutSink,
     RowSink,
     RunningStatistics,
@@ -76,7 +74,6 @@ class EnvCollector:
         self.policy = policy
         self.sink = sink
         self.running_statistics = running_statistics
-        self.restorable: Restorable | None = env if isinstance(env, Restorable) else None  # isinstance is slow
         self.random_steps = random_steps
         self.env_steps: int = 0
         self._restarts_before = 0  # of earlier processes of this run
@@ -228,7 +225,7 @@ class EnvCollector:
     @property
     def restarts(self) -> int:
         """Number of restarts of failed environments in this run, including earlier processes."""
-        return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
+        return self._restarts_before + self.env.restarts
 
     def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call.
@@ -287,9 +284,7 @@ class EnvCollector:
 
         [] if they have failed permanently.
         """
-        if self.restorable is None or not self._envs_respond():
-            return []
-        return self.restorable.snapshot()
+        return self.env.snapshot() if self._envs_respond() else []
 
     def _envs_respond(self) -> bool:
         with contextlib.suppress(Exception):  # the next turn raises it again
@@ -355,12 +350,11 @@ class EnvCollector:
 
         Return the number of environments that cannot: their episodes are truncated and new ones begin.
         """
-        env = self.restorable
-        if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
+        if len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
         step = unflatten_named(self.step, state["step"])
         self.counter.totals = np.array(state["episodes"])
-        self._step = env.restore(snapshots, step)
+        self._step = self.env.restore(snapshots, step)
         over = (self._step.is_last & ~step.is_last).numpy()
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
         self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
@@ -378,14 +372,13 @@ class DeviceCollector(EnvCollector):
     The rows of a rollout that an error ends are dropped: the next one begins with new episodes. Part of a checkpoint.
     """
 
-    env: DeviceEnv
     sink: RolloutSink
     env_steps: int
     state: Any
     running: Tensor
     """Scores and lengths of the running episodes, ``[2, N]`` float64."""
 
-    def __init__(self, env: DeviceEnv, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
+    def __init__(self, env: Env, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
         """``turns``: T. ``options``: those of :class:`EnvCollector`."""
         super().__init__(env, policy, sink, **options)
         self.turns = turns

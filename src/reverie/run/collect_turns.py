@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import pinned_copy, record_event
-from reverie.core.protocols import DeviceEnv, Policy, RowSink
+from reverie.core.protocols import Env, Policy, RowSink
 from reverie.core.specs import IS_INTERVENTION
 from reverie.core.tree import flatten_named, unflatten_named
 from reverie.core.types import ExecutedActions, State, Step, count_set
@@ -47,7 +47,7 @@ class TurnCollector(DeviceCollector):
     state: Any
 
     def __init__(
-        self, env: DeviceEnv, policy: Policy[Any], sink: RowSink, *, late: bool | None = None, **options: Any
+        self, env: Env, policy: Policy[Any], sink: RowSink, *, late: bool | None = None, **options: Any
     ) -> None:
         """``late``: by default on a GPU. ``options``: those of :class:`EnvCollector`."""
         super().__init__(env, policy, sink, turns=1, **options)  # type: ignore[arg-type]

@@ -81,8 +81,8 @@ def means_of_columns(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> d
 
 def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
     """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
-    exact = np.asarray(env.exact_rewards)
-    return exact if exact.size else step.reward.numpy(force=True).astype(np.float64)
+    rewards = step.reward if env.exact_rewards is None else env.exact_rewards
+    return rewards.numpy(force=True).astype(np.float64)
 
 
 class EpisodeCounter:

@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.core.errors import count_noun
 from reverie.core.logger import logger
-from reverie.core.protocols import DeviceEnv, Env, Policy, Stateful
+from reverie.core.protocols import Env, Policy, Stateful
 from reverie.core.specs import has_players
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode, count_set
@@ -224,8 +224,7 @@ def evaluate(
         num_turns += 1
         if env.executed_actions is not None:
             num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()
-    if isinstance(env, DeviceEnv):
-        env.check()
+    env.check()
     warn_takeovers(int(num_takeovers))
     num_steps = num_turns * env.num_envs - sum(map(len, played)) + count_set(step.is_last)
     chosen = [episode for mine, count in zip(played, quota, strict=True) for episode in mine[:count]]

@@ -1,0 +1,280 @@
+"""N environments of any kind that are stepped together, as rows (``Env``): the rules that all of them follow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.masks import refuse_info_mask
+from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
+from reverie.core.types import ExecutedActions, Obs, State, Step, no_flags
+from reverie.envs.config import EnvConfig
+from reverie.envs.limits import EndCheck
+from reverie.envs.suites import package_versions
+from reverie.envs.tensor_codec import TensorCodec
+from reverie.envs.tensor_vector import TensorRows, TensorVector, call_vector, vector_method
+from reverie.envs.wrappers import find_instances
+
+
+def tensor_env(vector: TensorVector, config: EnvConfig, seed: int, warns: bool = True) -> VectorEnv:
+    """Return the rows of a vector of tensors; ConfigError if ``config`` has settings that need single environments."""
+    return VectorEnv(vector, TensorCodec(vector, config, warns), config, seed, warns)
+
+
+class RowCodec(Protocol):
+    """Converts what a vector takes and shows, and checks it: at once, or where the codec ``defers``, in ``check``."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    defers: bool
+    """Whether nothing is read from the device until ``check``."""
+
+    def decode(self, action: Tensor) -> Any:
+        """Return the action ``[N, A]`` as the vector takes it."""
+
+    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
+        """Return the observations ``[N, ...]`` in new memory, and the rewards ``[N]`` in their own precision.
+
+        ``before``: the rows before; None where N episodes begin.
+        """
+
+    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+        """Return what ``rows`` say of the actions behind them, which were taken in the rows ``before``."""
+
+    def check(self) -> None:
+        """Raise the errors so far that are known only on the device."""
+
+
+class VectorEnv:
+    """The rows of N environments; satisfies ``core.protocols.Env``.
+
+    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
+    even if the episode is truncated in the same step. A vector that resets ended environments in the same step hides
+    the first step of the next episode: it takes zeros, or the first legal classes, instead of the action that follows
+    the last row, and the first row is the one behind it. An episode that ends in this step is skipped.
+    """
+
+    def __init__(self, vector: Any, codec: RowCodec, config: EnvConfig, seed: int | None, warns: bool = True) -> None:
+        """``vector``: a ``TensorVector``, ``ArrayVector`` or ``SlotVector``. ``seed``: of the first reset.
+
+        ``warns``: warn of episodes that seem to end at an undeclared time limit.
+        """
+        self.vector, self.codec = vector, codec
+        self._seed, self._must_reset = seed, False
+        self.num_envs: int = vector.num_envs
+        self.device: torch.device = torch.device(vector.device)
+        self.defers: bool = codec.defers
+        self.obs_spec: ObsSpec = codec.obs_spec
+        self.action_spec: ActionSpec = codec.action_spec
+        self.max_episode_steps: int | None = vector.max_episode_steps
+        self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
+        self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
+        self._send: Callable[[Any], None] | None = getattr(vector, "send", None)  # to workers
+        self._end: Callable[[Sequence[int]], Any] | None = getattr(vector, "end", None)  # single episodes
+        self.can_end_one: bool = self._end is not None or self.num_envs == 1
+        self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
+        self._refuses_masks = bool(self._choices) and MASK_KEY not in self.obs_spec and config.uses_key(MASK_KEY)
+        self._hidden_masks: Tensor | None = None  # [N, A], of states that no row shows
+        self._check_ends = EndCheck(self.num_envs if warns else 0, self)
+        self._flags: list[Tensor] = []  # [3, N] of each row that ``_check_ends`` has not seen
+        self._none = no_flags(self.num_envs) if self.device.type == "cpu" else torch.zeros(
+            self.num_envs, dtype=torch.bool, device=self.device
+        )  # fmt: skip
+        self._shown: Step | None = None
+        self._answer: Callable[[], Step] | None = None
+        self.rows: TensorRows | None = None
+        """The newest rows as the vector showed them; None before the first."""
+        self.exact_rewards: Tensor | None = None
+        self.executed_actions: ExecutedActions | None = None
+
+    @property
+    def instances(self) -> set[int]:
+        """Ids of all environments in this process, see ``find_instances``."""
+        envs = getattr(self.vector, "envs", None) or [getattr(self.vector, "vector", self.vector)]
+        return set().union(*map(find_instances, envs))
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes; a pending answer is lost.
+
+        Without a ``seed`` the generators continue; the first reset uses the seed of ``__init__``.
+        """
+        seed, self._seed = self._seed if seed is None else seed, None
+        self._must_reset, self._answer, self._shown = False, None, None
+        rows = call_vector(self.vector.reset, seed)
+        return self._show(rows, ~self._none)
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
+
+        Raises:
+            DataError: the action has the wrong shape or is not finite, or an environment returned invalid values.
+            EnvError: an environment failed; single ones only if ``env.restarts`` is 0, or after too many failures.
+        """
+        self.send(action)
+        return self.receive()
+
+    def send(self, action: Tensor) -> None:
+        """Begin a step: workers take ``action`` ``[N, A]`` in the background until the caller calls ``receive``.
+
+        Other environments take it at once. Raises the same errors as ``step``.
+        """
+        first = self._none if self._shown is None else self._shown.is_last
+        if first is not self._none and self._hidden_masks is not None:
+            action = action.detach().to(self.device, torch.float32, copy=True)
+            for cut in self._choices:  # the codec takes the first legal class of each choice
+                action[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), action[:, cut])
+        elif first is not self._none:
+            action = action.detach().to(self.device, torch.float32).masked_fill(first.unsqueeze(1), 0.0)
+        decoded = self.codec.decode(action)
+        if self._must_reset or self._shown is None:
+            self._answer = self.reset
+        elif self._send is None:
+            self._answer = functools.partial(self._show, call_vector(self.vector.step, decoded), first)
+        else:
+            self._send(decoded)
+            self._answer = self._receive
+
+    def receive(self) -> Step:
+        """End a step: return the rows after the last action. Raises the same errors as ``step``."""
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        return answer()
+
+    def _receive(self) -> Step:
+        return self._show(self.vector.receive(), self._none)
+
+    def _show(self, rows: TensorRows, first: Tensor) -> Step:
+        """Return the rows behind those that were ``first``'s last ones, unless ``rows`` say themselves which begin."""
+        if rows.first is not None:
+            first = rows.first
+        elif first is not self._none:
+            reward, last = rows.reward.masked_fill(first, 0.0), rows.last & ~first
+            rows = rows._replace(reward=reward, last=last, terminal=rows.terminal & last)
+        if self._refuses_masks and rows.info:
+            refuse_info_mask(rows.info)
+        obs, exact_rewards = self.codec.encode(rows, self._shown)
+        self.executed_actions = None if self._shown is None else self.codec.executed(rows, first, self._shown)
+        if not self._check_ends.is_done:
+            truncated = rows.last & (~rows.terminal if rows.truncated is None else rows.truncated)
+            self._flags.append(torch.stack([first, rows.terminal, truncated]))
+            if not self.defers:
+                self._count_ends()
+        self._hidden_masks = None
+        if self._choices and rows.hidden_masks is not None:
+            self._hidden_masks = (torch.as_tensor(rows.hidden_masks, device=self.device) != 0).flatten(1).float()
+        self.rows, self.exact_rewards = rows, exact_rewards
+        self._shown = Step(
+            obs=obs, reward=exact_rewards.float(), is_first=first, is_last=rows.last, is_terminal=rows.terminal
+        )
+        return self._shown
+
+    def _count_ends(self) -> None:
+        for flags in torch.stack(self._flags).tolist() if self._flags else ():
+            self._check_ends(*flags)
+        self._flags.clear()
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End the episodes of ``numbers`` with the current rows, ``step``; all of them unless ``can_end_one``.
+
+        Return the rows. ``episode_info`` then describes their episodes.
+        """
+        is_last = torch.ones_like(step.is_last)
+        if self._end is None:
+            self._must_reset = True
+        else:
+            assert self.rows is not None
+            self.rows = self.rows._replace(summaries=self._end(numbers))
+            is_last = step.is_last.index_fill(0, torch.tensor(numbers), True)
+        self._shown = replace(step, is_last=is_last)
+        return self._shown
+
+    @property
+    def success(self) -> Tensor | None:
+        """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
+        return None if self.rows is None else self.rows.success
+
+    @property
+    def episode_info(self) -> Mapping[int, Mapping[str, float]]:
+        """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment.
+
+        Waits for the device.
+        """
+        if self.rows is None or self._shown is None or self.rows.success is None:
+            return {} if self.rows is None else self.rows.summaries
+        flags = self.rows.success.tolist()
+        return {i: {SUCCESS_RATE: float(flags[i])} for i in self._shown.is_last.nonzero().flatten().tolist()}
+
+    def check(self) -> None:
+        """Raise the errors that are known only on the device, for which this waits; nothing if none can be.
+
+        ActionError: an action was not finite; DataError: a reward was not finite, or an observation or an executed
+        action does not fit its space; the vector's errors.
+        """
+        self.codec.check()
+        self._count_ends()
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts of failed environments so far."""
+        return getattr(self.vector, "restarts", 0)
+
+    def snapshot(self) -> list[bytes | None]:
+        """Return a snapshot of each environment, to continue from its current row; None if it cannot be saved.
+
+        Waits for a pending answer, which can still be received. All are None after an error that closed all
+        environments, and after an interrupted step.
+        """
+        method: Callable[[], list[bytes | None]] | None = getattr(self.vector, "snapshot", None)
+        return [None] * self.num_envs if method is None else method()
+
+    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
+        """Restore ``snapshots``, taken when ``step`` were the current rows; return the current rows.
+
+        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
+        """
+        method: Callable[..., Tensor] | None = getattr(self.vector, "restore", None)
+        self._answer, self.rows, self.exact_rewards, self.executed_actions = None, None, None, None
+        self._must_reset = method is None
+        is_last = torch.ones_like(step.is_last) if method is None else method(snapshots, step)
+        self._shown = replace(step, is_last=is_last)
+        return self._shown
+
+    def state_dict(self) -> State | None:
+        """Return the state of environments on a device as named tensors; None if they cannot be saved."""
+        state: State | None = self.vector.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor], step: Step) -> None:
+        """Continue from a saved state, when ``step`` were the current rows."""
+        self.vector.load_state_dict(state)
+        self._shown = step
+
+    def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
+        """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.
+
+        An attribute that is not a method is read. Waits for a pending step. After a restart, the latest call of each
+        name is repeated. Raises EnvError if the name does not exist, or the call fails.
+        """
+        return list(vector_method(self.vector, "call")(name, *args, **kwargs))
+
+    def set_attr(self, name: str, value: object) -> None:
+        """Set the attribute ``name`` of each environment, or of a wrapper that has it, to ``value``.
+
+        Otherwise like ``call``.
+        """
+        vector_method(self.vector, "set_attr")(name, value)
+
+    def render(self) -> np.ndarray | None:
+        """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``; None if it cannot be rendered."""
+        method: Callable[[], np.ndarray | None] | None = getattr(self.vector, "render_frame", None)
+        return None if method is None else method()
+
+    def close(self) -> None:
+        """Close all environments and end their processes. Can be called twice."""
+        self.vector.close()
