@@ -86,7 +86,8 @@ def aligned_copy(array: np.ndarray) -> Tensor:
     PyTorch aligns memory to 64 bytes, NumPy to 16. Products of MKL differ in their last bit with the alignment of their
     inputs (oneMKL Developer Guide, "Getting Reproducible Results"), and a resumed run has its arrays elsewhere.
     """
-    return torch.from_numpy(np.array(array, order="C")).clone()
+    flags = array.flags
+    return torch.from_numpy(array if flags.c_contiguous and flags.writeable else np.array(array, order="C")).clone()
 
 
 class AlignedCopies:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
-from reverie.core.types import Batch, ExecutedActions, Mode, PolicyOutput, State, Step, Update, Window
+from reverie.core.types import Batch, ExactRewards, ExecutedActions, Mode, PolicyOutput, State, Step, Update, Window
 
 S = TypeVar("S")
 
@@ -37,7 +37,7 @@ class Env(Protocol):
         """Ids of all environment objects in this process."""
 
     @property
-    def exact_rewards(self) -> Tensor | None:
+    def exact_rewards(self) -> ExactRewards | None:
         """Rewards ``[N]`` of the current rows in the precision of the environments; None: unknown, after a resume."""
 
     @property

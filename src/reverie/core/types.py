@@ -131,6 +131,10 @@ class Step:
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
 
 
+ExactRewards = np.ndarray | Tensor
+"""Rewards ``[N]`` in the precision of the environments: an array, or a tensor on their device."""
+
+
 class ExecutedActions(NamedTuple):
     """What N environments say of the actions behind a row: where ``is_replaced``, the policy's was not executed."""
 

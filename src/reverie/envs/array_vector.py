@@ -20,7 +20,7 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.obs_conversion import is_surely_finite
 from reverie.core.spaces import column, columns_to_nested, get_at_path
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
-from reverie.core.types import ExecutedActions, Obs, Step, no_flags
+from reverie.core.types import ExecutedActions, Obs, no_flags
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
 from reverie.envs.interventions import POLICY, TAKEOVER, ExecutedActionReader, mentions_executed_action
@@ -139,7 +139,7 @@ class ArrayCodec:
         flat = check_flat_actions(action, (self._num, self.action_spec.width))
         return columns_to_nested(self._space, self._actions.unflatten(flat, self._none), "action")
 
-    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
+    def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, np.ndarray]:
         obs, reward = rows.obs, self._clip(rows.reward.numpy())
         fits = np.abs(reward) <= FLOAT32_MAX
         if not fits.all():
@@ -155,21 +155,19 @@ class ArrayCodec:
         # the vector can reuse its memory
         copies = {key.removeprefix("obs/"): aligned_copy(values) for key, values in encoded.items()}
         self._check_limits({key: x.numpy() for key, x in copies.items()}, lambda number: f"environment {number}")
-        return copies, torch.from_numpy(reward)
+        return copies, torch.from_numpy(reward.astype(np.float32)), reward
 
-    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         """Return what the info of a step says; the actions that have led to ``first`` rows belong to no row."""
         if not rows.info or not mentions_executed_action(rows.info):
             return None
         action = np.zeros((self._num, self.action_spec.width), np.float32)
         actors = np.full(self._num, POLICY)
-        ended, masks = rows.last.tolist(), before.obs.get(MASK_KEY)
+        ended, masks = rows.last.tolist(), None if legal is None else legal.numpy()
         for number in (~first).nonzero().flatten().tolist():
             part = (episode_info_at if ended[number] else info_at)(rows.info, number, self._num)
             try:
-                executed, actors[number] = self._read_executed_action(
-                    part, None if masks is None else masks[number].numpy()
-                )
+                executed, actors[number] = self._read_executed_action(part, None if masks is None else masks[number])
             except DataError as error:
                 raise DataError(f"environment {number}: {error}.") from None
             if actors[number] != POLICY:

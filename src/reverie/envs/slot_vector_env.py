@@ -138,6 +138,8 @@ class SlotVector:
         self.frames_per_action: int = self.specs.frames_per_action
         self.packages: dict[str, str] = self.specs.packages
         self._check_limits = LimitCheck(self.specs.bounds if warns else {})
+        self.exact_rewards: np.ndarray = np.zeros(0)
+        """Rewards ``[N]`` of the newest rows before their conversion to float32."""
 
     @property
     def envs(self) -> list[FlatEnv]:
@@ -223,13 +225,14 @@ class SlotVector:
             for number in down:
                 last[number] = True
                 self._show_again(number)
-        self._ended, self._step_unfinished = last, False
+        self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
         self._check_limits(self._arrays, self._location)
         ended = [number for number, over in enumerate(last) if over] if self._requests_summary else []
         self._shown = {key: copy() for key, copy in self._copies.items()}  # the next step writes to the same memory
         return TensorRows(
-            self._shown, torch.from_numpy(np.array(reward, np.float64)), _to_bool_tensor(last),
-            _to_bool_tensor(terminal), first=_to_bool_tensor(first), truncated=_to_bool_tensor(truncated),
+            self._shown, torch.from_numpy(self.exact_rewards.astype(np.float32)), _to_bool_tensor(last),
+            _to_bool_tensor(terminal), first=_to_bool_tensor(first),
+            truncated=_to_bool_tensor(truncated) if True in last else None,
             executed=self._read_executed_actions(actors) if any(actors) else None,
             summaries=self._log(ended) if ended else {},
         )  # fmt: skip
@@ -372,6 +375,7 @@ class FlatCodec:
     defers: bool = False
 
     def __init__(self, vector: SlotVector) -> None:
+        self._vector = vector
         self.obs_spec: ObsSpec = vector.specs.obs_spec
         self.action_spec: ActionSpec = vector.specs.action_spec
         self._shape = vector.num_envs, self.action_spec.width
@@ -379,10 +383,10 @@ class FlatCodec:
     def decode(self, action: Tensor) -> np.ndarray:
         return check_flat_actions(action, self._shape)
 
-    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
-        return rows.obs, rows.reward
+    def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, np.ndarray]:
+        return rows.obs, rows.reward, self._vector.exact_rewards
 
-    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         return rows.executed
 
     def check(self) -> None:

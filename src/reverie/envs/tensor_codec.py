@@ -17,7 +17,7 @@ from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.obs_conversion import ChannelAxis, channel_bounds, is_channels_first
 from reverie.core.spaces import Space, classes_of, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
-from reverie.core.types import ExecutedActions, Obs, Step
+from reverie.core.types import ExecutedActions, Obs
 from reverie.envs.config import EnvConfig
 from reverie.envs.interventions import FINAL_INFO, IS_INTERVENTION, KEYS, find_keys, is_of_takeover, name_keys
 from reverie.envs.limits import LimitCheck, declared_bounds
@@ -56,6 +56,7 @@ class TensorCodec:
         self._keeps_filtered = config.filtered_action == "policy"
         self.executed_keys: tuple[str, str] | None = None
         """The keys of the executed action and its flag in infos, "" if they have none; None before the first step."""
+        self._seen: Obs = {}  # the newest observations
         self._restart_checks()
 
     def decode(self, action: Tensor) -> Any:
@@ -66,20 +67,21 @@ class TensorCodec:
         self._finite_actions.add_(flat, alpha=0)
         return self._decode_action(flat)
 
-    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
+    def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, Tensor]:
         """Return the observations and the rewards; DataError for missing parts, wrong shapes, and reused memory."""
         self._check_rows(rows)
         obs = {leaf.key: self._encode_leaf(leaf, encode, rows.obs) for leaf, encode in self._leaves}
-        seen = {} if before is None else before.obs
-        if any(x.numel() and x.data_ptr() == seen[key].data_ptr() for key, x in obs.items() if seen):
+        before, self._seen = self._seen, obs
+        if any(x.numel() and x.data_ptr() == before[key].data_ptr() for key, x in obs.items() if before):
             raise DataError(
                 "the observations of a step are in the memory of those of the step before, which they overwrite. "
                 "Return new tensors from step(), such as obs.clone()."
             )
         if MASK_KEY in obs:
             obs[MASK_KEY] = self._with_choice(obs[MASK_KEY], rows.terminal)
-        self._fits[1] &= rows.reward.float().isfinite().all()
-        return obs, rows.reward
+        reward = rows.reward.float()
+        self._fits[1] &= reward.isfinite().all()
+        return obs, reward, rows.reward
 
     def _encode_leaf(self, leaf: Leaf, encode: TensorFn, obs: object) -> Tensor:
         try:
@@ -96,9 +98,9 @@ class TensorCodec:
         self._range_check.add(leaf, x)
         return encode(x)
 
-    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
+    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         """Return what the info of a step says, which every step says or none, as nothing waits for the device."""
-        info, last, legal = name_keys(rows.info), rows.last, before.obs.get(MASK_KEY)
+        info, last = name_keys(rows.info), rows.last
         key, flag = keys = find_keys(info) or ("", "")
         self.executed_keys = self.executed_keys or keys
         if keys != self.executed_keys or (not key and IS_INTERVENTION in info):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.masks import refuse_info_mask
 from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
-from reverie.core.types import ExecutedActions, Obs, State, Step, no_flags
+from reverie.core.types import ExactRewards, ExecutedActions, Obs, State, Step, no_flags
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import EndCheck
 from reverie.envs.suites import package_versions
@@ -38,14 +38,11 @@ class RowCodec(Protocol):
     def decode(self, action: Tensor) -> Any:
         """Return the action ``[N, A]`` as the vector takes it."""
 
-    def encode(self, rows: TensorRows, before: Step | None) -> tuple[Obs, Tensor]:
-        """Return the observations ``[N, ...]`` in new memory, and the rewards ``[N]`` in their own precision.
+    def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, ExactRewards]:
+        """Return observations ``[N, ...]`` in new memory, rewards ``[N]`` as float32, and in their own precision."""
 
-        ``before``: the rows before; None where N episodes begin.
-        """
-
-    def executed(self, rows: TensorRows, first: Tensor, before: Step) -> ExecutedActions | None:
-        """Return what ``rows`` say of the actions behind them, which were taken in the rows ``before``."""
+    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
+        """Return what ``rows`` say of the actions behind them; ``legal``: the masks ``[N, A]`` of the rows before."""
 
     def check(self) -> None:
         """Raise the errors so far that are known only on the device."""
@@ -86,11 +83,13 @@ class VectorEnv:
         self._none = no_flags(self.num_envs) if self.device.type == "cpu" else torch.zeros(
             self.num_envs, dtype=torch.bool, device=self.device
         )  # fmt: skip
-        self._shown: Step | None = None
+        self._is_last: Tensor | None = None  # of the current rows; None before the first
+        self._legal: Tensor | None = None  # their masks
         self._answer: Callable[[], Step] | None = None
-        self.rows: TensorRows | None = None
-        """The newest rows as the vector showed them; None before the first."""
-        self.exact_rewards: Tensor | None = None
+        self.success: Tensor | None = None
+        """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
+        self._summaries: Mapping[int, Mapping[str, float]] = {}
+        self.exact_rewards: ExactRewards | None = None
         self.executed_actions: ExecutedActions | None = None
 
     @property
@@ -105,7 +104,7 @@ class VectorEnv:
         Without a ``seed`` the generators continue; the first reset uses the seed of ``__init__``.
         """
         seed, self._seed = self._seed if seed is None else seed, None
-        self._must_reset, self._answer, self._shown = False, None, None
+        self._must_reset, self._answer, self._is_last = False, None, None
         rows = call_vector(self.vector.reset, seed)
         return self._show(rows, ~self._none)
 
@@ -124,21 +123,25 @@ class VectorEnv:
 
         Other environments take it at once. Raises the same errors as ``step``.
         """
-        first = self._none if self._shown is None else self._shown.is_last
-        if first is not self._none and self._hidden_masks is not None:
-            action = action.detach().to(self.device, torch.float32, copy=True)
-            for cut in self._choices:  # the codec takes the first legal class of each choice
-                action[:, cut] = self._hidden_masks[:, cut].where(first.unsqueeze(1), action[:, cut])
-        elif first is not self._none:
-            action = action.detach().to(self.device, torch.float32).masked_fill(first.unsqueeze(1), 0.0)
-        decoded = self.codec.decode(action)
-        if self._must_reset or self._shown is None:
+        first = self._is_last
+        if self._must_reset or first is None:
+            self.codec.decode(action)
             self._answer = self.reset
-        elif self._send is None:
-            self._answer = functools.partial(self._show, call_vector(self.vector.step, decoded), first)
-        else:
-            self._send(decoded)
+        elif self._send is not None:
+            self._send(self.codec.decode(action))
             self._answer = self._receive
+        else:
+            action = action if first is self._none else self._ignore(action, first.unsqueeze(1))
+            rows = call_vector(self.vector.step, self.codec.decode(action))
+            self._answer = functools.partial(self._show, rows, first)
+
+    def _ignore(self, action: Tensor, first: Tensor) -> Tensor:
+        """Return zeros, or the first legal classes of states that no row shows, where ``first`` ``[N, 1]``."""
+        action = action.detach().to(self.device, torch.float32).masked_fill(first, 0.0)
+        if self._hidden_masks is not None:
+            for cut in self._choices:  # of several ones, the codec takes the first
+                action[:, cut] = self._hidden_masks[:, cut].where(first, action[:, cut])
+        return action
 
     def receive(self) -> Step:
         """End a step: return the rows after the last action. Raises the same errors as ``step``."""
@@ -154,12 +157,12 @@ class VectorEnv:
         if rows.first is not None:
             first = rows.first
         elif first is not self._none:
-            reward, last = rows.reward.masked_fill(first, 0.0), rows.last & ~first
-            rows = rows._replace(reward=reward, last=last, terminal=rows.terminal & last)
+            last = rows.last if rows.last is self._none else rows.last & ~first
+            rows = rows._replace(reward=rows.reward.masked_fill(first, 0.0), last=last, terminal=rows.terminal & last)
         if self._refuses_masks and rows.info:
             refuse_info_mask(rows.info)
-        obs, exact_rewards = self.codec.encode(rows, self._shown)
-        self.executed_actions = None if self._shown is None else self.codec.executed(rows, first, self._shown)
+        obs, reward, self.exact_rewards = self.codec.encode(rows)
+        self.executed_actions = None if self._is_last is None else self.codec.executed(rows, first, self._legal)
         if not self._check_ends.is_done:
             truncated = rows.last & (~rows.terminal if rows.truncated is None else rows.truncated)
             self._flags.append(torch.stack([first, rows.terminal, truncated]))
@@ -168,11 +171,9 @@ class VectorEnv:
         self._hidden_masks = None
         if self._choices and rows.hidden_masks is not None:
             self._hidden_masks = (torch.as_tensor(rows.hidden_masks, device=self.device) != 0).flatten(1).float()
-        self.rows, self.exact_rewards = rows, exact_rewards
-        self._shown = Step(
-            obs=obs, reward=exact_rewards.float(), is_first=first, is_last=rows.last, is_terminal=rows.terminal
-        )
-        return self._shown
+        self.success, self._summaries = rows.success, rows.summaries
+        self._is_last, self._legal = rows.last, obs.get(MASK_KEY)
+        return Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
 
     def _count_ends(self) -> None:
         for flags in torch.stack(self._flags).tolist() if self._flags else ():
@@ -184,20 +185,12 @@ class VectorEnv:
 
         Return the rows. ``episode_info`` then describes their episodes.
         """
-        is_last = torch.ones_like(step.is_last)
         if self._end is None:
-            self._must_reset = True
+            self._must_reset, self._is_last = True, torch.ones_like(step.is_last)
         else:
-            assert self.rows is not None
-            self.rows = self.rows._replace(summaries=self._end(numbers))
-            is_last = step.is_last.index_fill(0, torch.tensor(numbers), True)
-        self._shown = replace(step, is_last=is_last)
-        return self._shown
-
-    @property
-    def success(self) -> Tensor | None:
-        """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
-        return None if self.rows is None else self.rows.success
+            self._summaries = self._end(numbers)
+            self._is_last = step.is_last.index_fill(0, torch.tensor(numbers), True)
+        return replace(step, is_last=self._is_last)
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
@@ -205,10 +198,10 @@ class VectorEnv:
 
         Waits for the device.
         """
-        if self.rows is None or self._shown is None or self.rows.success is None:
-            return {} if self.rows is None else self.rows.summaries
-        flags = self.rows.success.tolist()
-        return {i: {SUCCESS_RATE: float(flags[i])} for i in self._shown.is_last.nonzero().flatten().tolist()}
+        if self.success is None or self._is_last is None:
+            return self._summaries
+        flags = self.success.tolist()
+        return {i: {SUCCESS_RATE: float(flags[i])} for i in self._is_last.nonzero().flatten().tolist()}
 
     def check(self) -> None:
         """Raise the errors that are known only on the device, for which this waits; nothing if none can be.
@@ -238,12 +231,10 @@ class VectorEnv:
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
-        method: Callable[..., Tensor] | None = getattr(self.vector, "restore", None)
-        self._answer, self.rows, self.exact_rewards, self.executed_actions = None, None, None, None
-        self._must_reset = method is None
-        is_last = torch.ones_like(step.is_last) if method is None else method(snapshots, step)
-        self._shown = replace(step, is_last=is_last)
-        return self._shown
+        self._answer = self.exact_rewards = self.executed_actions = self.success = None
+        self._summaries = {}
+        self._is_last, self._legal = self.vector.restore(snapshots, step), step.obs.get(MASK_KEY)
+        return replace(step, is_last=self._is_last)
 
     def state_dict(self) -> State | None:
         """Return the state of environments on a device as named tensors; None if they cannot be saved."""
@@ -253,7 +244,7 @@ class VectorEnv:
     def load_state_dict(self, state: Mapping[str, Tensor], step: Step) -> None:
         """Continue from a saved state, when ``step`` were the current rows."""
         self.vector.load_state_dict(state)
-        self._shown = step
+        self._is_last, self._legal = step.is_last, step.obs.get(MASK_KEY)
 
     def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
         """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.

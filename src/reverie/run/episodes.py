@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from reverie.core.protocols import Env
 from reverie.core.specs import PLAYER_KEY, SUCCESS_RATE, mover_sign
@@ -81,8 +82,8 @@ def means_of_columns(columns: Mapping[str, np.ndarray], counts: np.ndarray) -> d
 
 def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
     """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
-    rewards = step.reward if env.exact_rewards is None else env.exact_rewards
-    return rewards.numpy(force=True).astype(np.float64)
+    exact = step.reward if env.exact_rewards is None else env.exact_rewards
+    return exact.numpy(force=True).astype(np.float64) if isinstance(exact, Tensor) else exact
 
 
 class EpisodeCounter:
