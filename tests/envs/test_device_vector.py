@@ -53,7 +53,7 @@ ACTIONS = [
 def encode(space, obs, num):
     vector = SimpleNamespace(num_envs=num, device=CPU, observation_space=space, action_space=spaces.Discrete(2))
     none = torch.zeros(num, dtype=torch.bool)
-    return TensorCodec(vector, EnvConfig()).encode(TensorRows(obs, none.float(), none, none), None)[0]
+    return TensorCodec(vector, EnvConfig()).encode(TensorRows(obs, none.float(), none, none))[0]
 
 
 def to_tensors(value):

@@ -13,7 +13,7 @@ from reverie.algos.muzero import MuZeroObjective
 from reverie.core import types
 from reverie.core.action_codec import ActionCodec
 from reverie.distributed.actor_collector import ActorCollector
-from reverie.envs import masks, vector_env
+from reverie.envs import masks, slot_vector_env
 from reverie.envs.array_vector import ArrayVector
 from reverie.envs.jax_vector import JaxVector
 from reverie.envs.torch_vector import TorchVector
@@ -245,7 +245,7 @@ def the_online_queue_steps_over_transitions(original):
     return property(lambda self: self.rows - self.num_free_rows)
 
 
-@mutant(vector_env, "find_instances", {"evaluate": "same"}, "not refused")
+@mutant(slot_vector_env, "find_instances", {"evaluate": "same"}, "not refused")
 def evaluations_may_use_the_training_environment(original):
     return lambda env: set()
 

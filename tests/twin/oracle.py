@@ -316,7 +316,7 @@ def read_window(batch, b, rows, c, report, num_free, num_acted):
     for t, (key, next_key) in enumerate(zip(keys, [*keys[1:], None], strict=True)):
         if (row := rows.get(key)) is None:
             return report.add("a row of no episode", b=b, t=t, shown=key)
-        if row.may_be_cut and batch["last"][b, t] and not row.is_last and next_key != (row.next and row.next.key):
+        if row.may_be_cut and batch["last"][b, t] and not row.is_last and not (row.next and next_key == row.next.key):
             row = Row(row.key, None, row.reward, row.is_first, is_last=True, previous=row.previous)
         if t >= num_free:  # rows in front are context; before the first row they are copies of it
             check_row(batch, b, t, row, c, report, t < num_acted)

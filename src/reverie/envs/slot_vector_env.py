@@ -22,7 +22,7 @@ from reverie.core.types import ExecutedActions, Obs, Step, no_flags
 from reverie.envs.array_vector import ArrayCodec, ArrayVector, check_flat_actions
 from reverie.envs.config import EnvConfig, EnvLike
 from reverie.envs.episode_info import Summary
-from reverie.envs.flat_env import FlatEnv, make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.envs.interventions import POLICY, TAKEOVER
 from reverie.envs.limits import LimitCheck
 from reverie.envs.make import env_factory
@@ -142,9 +142,9 @@ class SlotVector:
         """Rewards ``[N]`` of the newest rows before their conversion to float32."""
 
     @property
-    def envs(self) -> list[FlatEnv]:
-        """The environments in this process."""
-        return [slot.env for slot in self._slots if hasattr(slot, "env")]
+    def instances(self) -> set[int]:
+        """Ids of all environments in this process, see ``find_instances``."""
+        return set().union(*(find_instances(slot.env) for slot in self._slots if hasattr(slot, "env")))
 
     @property
     def restarts(self) -> int:

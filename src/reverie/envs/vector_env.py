@@ -95,8 +95,8 @@ class VectorEnv:
     @property
     def instances(self) -> set[int]:
         """Ids of all environments in this process, see ``find_instances``."""
-        envs = getattr(self.vector, "envs", None) or [getattr(self.vector, "vector", self.vector)]
-        return set().union(*map(find_instances, envs))
+        instances: set[int] | None = getattr(self.vector, "instances", None)
+        return find_instances(getattr(self.vector, "vector", self.vector)) if instances is None else instances
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes; a pending answer is lost.
@@ -233,7 +233,10 @@ class VectorEnv:
         """
         self._answer = self.exact_rewards = self.executed_actions = self.success = None
         self._summaries = {}
-        self._is_last, self._legal = self.vector.restore(snapshots, step), step.obs.get(MASK_KEY)
+        self._legal = step.obs.get(MASK_KEY)
+        if self._end is None:
+            return self.truncate(step, range(self.num_envs))
+        self._is_last = self.vector.restore(snapshots, step)
         return replace(step, is_last=self._is_last)
 
     def state_dict(self) -> State | None:

@@ -350,7 +350,7 @@ class EnvCollector:
 
         Return the number of environments that cannot: their episodes are truncated and new ones begin.
         """
-        if len(snapshots) != self.env.num_envs or not any(snapshots) or "step" not in state:
+        if len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
         step = unflatten_named(self.step, state["step"])
         self.counter.totals = np.array(state["episodes"])
