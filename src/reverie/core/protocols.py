@@ -85,13 +85,13 @@ class Env(Protocol):
         """Number of restarts after a failure of an environment, since this object was made."""
 
     def snapshot(self) -> list[bytes | None]:
-        """Return the serialized state of each of N environments, or None if it cannot be saved.
+        """Return the serialized state of each of N environments, or None if it cannot be saved; [] if none can.
 
         Waits for a pending step; ``receive`` still returns its rows.
         """
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Continue from ``snapshots``, taken when ``step`` were the current rows. Return the current rows.
+        """Continue from ``snapshots``, or none, taken when ``step`` were the current rows. Return the current rows.
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
@@ -256,10 +256,6 @@ class RowSink(Protocol):
 
 class RolloutSink(RowSink, Protocol):
     """Receives whole rollouts of T rows, on the device where they are collected."""
-
-    @property
-    def newest_rows(self) -> Mapping[str, Tensor]:
-        """The rows of the complete rollout and the row after them, ``[T + 1, N, ...]`` by column."""
 
     def complete(self, step: Step) -> None:
         """Add the row after the rollout, on which the policy has not acted."""

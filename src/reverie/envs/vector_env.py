@@ -220,11 +220,11 @@ class VectorEnv:
     def snapshot(self) -> list[bytes | None]:
         """Return a snapshot of each environment, to continue from its current row; None if it cannot be saved.
 
-        Waits for a pending answer, which can still be received. All are None after an error that closed all
-        environments, and after an interrupted step.
+        [] if none can. Waits for a pending answer, which can still be received. All are None after an error that closed
+        all environments, and after an interrupted step.
         """
         method: Callable[[], list[bytes | None]] | None = getattr(self.vector, "snapshot", None)
-        return [None] * self.num_envs if method is None else method()
+        return [] if method is None else method()
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
         """Restore ``snapshots``, taken when ``step`` were the current rows; return the current rows.

@@ -55,8 +55,7 @@ from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import DeviceCollector, EnvCollector
-from reverie.run.collect_turns import TurnCollector
+from reverie.run.collect import EnvCollector
 from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.episodes import CollectorProtocol
 from reverie.run.evaluate import Estimator, Evaluation, EvaluationPurpose, MeasurementResult, episode_limit, evaluate
@@ -417,29 +416,18 @@ def build_collection(
     seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
-    if env.defers:
-        check_device_run(DeviceRun(config, env.device, algo.device))
-        if window.rollout:
-            return _build_device_rollout(config, algo, env, window, seeds)
-    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
-    position = None if clock.max_seconds is None else lambda: clock.schedule_position
-    if env.defers:
-        turns = TurnCollector(
-            env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
-            running_statistics=algo.running_statistics, schedule_position=position,
-        )  # fmt: skip
-        replay.store_turns = STORED_TURNS if turns.late else 1
-        return replay, turns, store
-    collector = EnvCollector(
-        env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
-        running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
-        schedule_position=position, on_policy=config.algo.on_policy, person=person,
-    )  # fmt: skip
     if config.human.person == PERSON_PAGE and not env.can_end_one:
         raise ConfigError(
             f"human.person = 'page', env.num = {env.num_envs}: the keys S and F end one episode, but "
             "env.vectorization = native can only end those of all environments. Set env.num = 1, or sync."
         )
+    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
+    collector = EnvCollector(
+        env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
+        running_statistics=algo.running_statistics, exact=lambda: store is None or store.exact,
+        schedule_position=None if clock.max_seconds is None else lambda: clock.schedule_position,
+        on_policy=config.algo.on_policy, person=person, rollout=window.rollout if env.defers else 0,
+    )  # fmt: skip
     if person is not None:
         person.connect(env, lambda: clock.done)
         if env.num_envs > 1:
@@ -447,42 +435,39 @@ def build_collection(
     if store is not None:
         store.settle = collector.settle
     if isinstance(replay, RolloutBuffer):
-        _check_rollout_steps(config, window)
-        replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
+        replay.next_row_fn = lambda: collector.step
     return replay, collector, store
 
 
 def _build_replay_and_store(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seed: int, run: Path | None, clock: Clock
-) -> tuple[ReplayBuffer, PersistentReplay | None]:
-    """Build the replay and its store; the rows of environments on a device stay there."""
-    on_device = env.defers
-    settings = replace(config.replay, device=str(env.device)) if env.defers else config.replay
+) -> tuple[ReplayBuffer | DeviceRollout, PersistentReplay | None]:
+    """Build the replay and its store; the rows of environments on a device stay there, and rollouts have no store."""
+    settings = config.replay
+    if env.defers:
+        check_device_run(DeviceRun(config, env.device, algo.device))
+        settings = replace(settings, device=str(env.device))
+    if window.rollout:
+        _check_rollout_steps(config, window)
+    if env.defers and window.rollout:
+        rollout = build_device_rollout(settings, env, algo.extra_spec, window, seed)
+        rollout.prepare_fn = algo.prepare_rollout
+        return rollout, None
     replay = build_replay(
         settings, obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec,
         num_envs=config.env.num, window=window, seed=seed, scratch=run,
         max_rows=max_rows(settings, config.steps, config.env.num),
     )  # fmt: skip
     replay.annotator = algo.annotator
+    if isinstance(replay, RolloutBuffer):
+        replay.prepare_fn = algo.prepare_rollout
+    if env.device.type != "cpu":
+        replay.store_turns = STORED_TURNS
     check_memory(settings, replay, config.steps)
     check_capacity(settings, replay, config.learning_starts)
     if run is None:
         return replay, None
-    return replay, PersistentReplay(replay, settings, run, stop=lambda: clock.stop, on_device=on_device)
-
-
-def _build_device_rollout(
-    config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int]
-) -> tuple[DeviceRollout, DeviceCollector, None]:
-    """Build the collector and the rollout of environments on the learner's device."""
-    _check_rollout_steps(config, window)
-    rollout = build_device_rollout(config.replay, env, algo.extra_spec, window, seeds["replay"])
-    rollout.prepare_fn = algo.prepare_rollout
-    collector = DeviceCollector(
-        env, algo.policy, rollout, turns=window.rollout, seed=seeds["collector"],
-        running_statistics=algo.running_statistics,
-    )  # fmt: skip
-    return rollout, collector, None
+    return replay, PersistentReplay(replay, settings, run, stop=lambda: clock.stop, on_device=env.defers)
 
 
 def _check_rollout_steps(config: ExperimentConfig, window: Window) -> None:

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from reverie.core.errors import DataError
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
 from reverie.core.protocols import (
     Env,
     Policy,
-    RolloutSink,
     RowSink,
     RunningStatistics,
     ScheduledPolicy,
@@ -29,6 +26,7 @@ from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, SUCCESS_RATE, has_players
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import ExecutedActions, Mode, State, Step, count_set
+from reverie.run.device_rows import COUNTED_TURNS, DeviceRow, LateRows
 from reverie.run.episodes import TERMINATED, EpisodeCounter, Episodes, info_columns, join_episodes, read_exact_rewards
 from reverie.run.takeovers import ActionChannel, TakeoverCounter
 from reverie.run.turn import initial_state, random_actions_on, random_flat_actions, to_executed_action, watch_and_act
@@ -49,6 +47,9 @@ class EnvCollector:
     updates, and the next turn begins by receiving the rows, or the error of an environment. If an error ends a turn,
     the next turn completes it, even in a resumed run: each row is normalized, acted on, stored and counted exactly
     once. Part of a checkpoint.
+
+    Where an ``Env`` defers its errors, nothing is read from the device until ``count``, and an error ends the episodes:
+    the next turn begins new ones.
     """
 
     prunable = False
@@ -57,7 +58,7 @@ class EnvCollector:
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
         schedule_position: Callable[[], int] | None = None, on_policy: bool = False,
-        person: ActionChannel | None = None,
+        person: ActionChannel | None = None, rollout: int = 0, late: bool | None = None,
     ) -> None:  # fmt: skip
         """Reset ``env`` with ``seed``, which also seeds random actions.
 
@@ -66,13 +67,17 @@ class EnvCollector:
         that episodes can continue. ``schedule_position``: returns the env steps that exploration schedules follow;
         None: those that the policy has taken. ``on_policy``: whether the learner needs the policy's own actions.
         ``person``: who can take over from the policy; None: nobody.
+
+        Of environments that defer their errors: ``rollout``: the rows of each that :meth:`collect` gives to ``sink``, a
+        ``RolloutSink``, at once; 0: one row, for a replay. ``late``: whether it gets them one turn later, as by default
+        on a GPU.
         """
         self.exact = exact
         self.schedule_position = schedule_position
         self._saved: State = {}
         self.env = env
         self.policy = policy
-        self.sink = sink
+        self.sink: Any = sink
         self.running_statistics = running_statistics
         self.random_steps = random_steps
         self.env_steps: int = 0
@@ -96,6 +101,14 @@ class EnvCollector:
         self._num_filtered: Any = 0  # steps since the last log entry whose action a filter replaced
         self._logged_steps = 0  # env steps at the last log entry
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
+        self.rollout = rollout
+        self._is_whole = True  # whether no error has ended a turn
+        self._uncounted: list[DeviceRow] = []
+        self.late_rows: LateRows | None = None
+        if env.defers and not rollout:
+            self.late_rows = LateRows(sink, env.device.type != "cpu" if late is None else late)
+            self.schedule_position = schedule_position or (lambda: self.env_steps)
+        self._rows: RowSink = self.late_rows or sink
 
     @property
     def step(self) -> Step:
@@ -107,19 +120,27 @@ class EnvCollector:
             try:
                 self._step = self.env.receive()
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
-                self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
                 if (executed_actions := self.env.executed_actions) is not None:
                     self._num_filtered = self._num_filtered + executed_actions.count_filtered()
                     self._correct(executed_actions)
-                if self.person is not None and (judgment := self.person.judge(self._step)) is not None:
-                    self._end_episode(self._step, *judgment)
-                if self._tags is not None or self.takeovers.is_open:
-                    self.takeovers.add(self._tags, self._step.is_first)
+                if self.env.defers:
+                    self._uncounted.append(DeviceRow.of(self.env, self._step, self._tags))
                     self._tags = None
+                else:
+                    self._finish_turn(self._step)
             except Exception as error:
                 self._failure = error
                 raise
         return self._step
+
+    def _finish_turn(self, step: Step) -> None:
+        """Keep what is counted of the rows ``step``, and ask a person for a judgment."""
+        self._rewards, self._logged = read_exact_rewards(self.env, step), dict(self.env.episode_info)
+        if self.person is not None and (judgment := self.person.judge(step)) is not None:
+            self._end_episode(step, *judgment)
+        if self._tags is not None or self.takeovers.is_open:
+            self.takeovers.add(self._tags, step.is_first)
+            self._tags = None
 
     def _correct(self, executed_actions: ExecutedActions) -> None:
         """Store the ``executed_actions``, and tell the policy, before it acts on the rows behind them."""
@@ -131,7 +152,7 @@ class EnvCollector:
         action, tags = executed_actions.replace_in(self._sent), executed_actions.tags
         if tags is not None:
             self._tags = tags if self._tags is None else tags | self._tags
-        self.sink.correct(action, self._tags)
+        self._rows.correct(action, self._tags)
         self.state = self.policy.override(self.state, action)
 
     def _end_episode(self, step: Step, is_success: bool, bonus: float) -> None:
@@ -150,26 +171,56 @@ class EnvCollector:
         self._envs_respond()
 
     def collect(self) -> int:
-        """Do one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
+        """Do one turn, or those of a rollout: act, store, send.
+
+        Return the env steps: one for each row that is not ``is_last``. If rows are ``late``, of the rows before.
+        """
+        if self.env.defers and not self._is_whole:
+            self._begin_episodes()
+        before, self._is_whole = self.env_steps, False
+        for _ in range(self.rollout or 1):
+            self._take_turn()
+        if self.rollout:
+            self.sink.complete(self.step)
+        if len(self._uncounted) >= (self.rollout or COUNTED_TURNS):
+            self.count()
+        self._is_whole = True
+        return self.env_steps - before
+
+    def _take_turn(self) -> None:
         step = self.step
+        if self.late_rows is not None:
+            self.late_rows.flush()
         begin = time.perf_counter()
         if self._action is None:
             self._action = self._choose_action(step)
         self.seconds["time/acting_seconds"] += time.perf_counter() - begin
         if not self._stored:
-            self.sink.add(step, self._action, self.policy.extras(self.state))
+            self._rows.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
         if self._tags is not None:
-            self.sink.correct(self._action, self._tags)
-        self._count(step)
-        num_steps = len(step) - count_set(step.is_last)
+            self._rows.correct(self._action, self._tags)
+        if not self.env.defers:
+            self._count(step)
+            num_steps = len(step) - count_set(step.is_last)
+        else:  # of a rollout, they are known once it is counted
+            num_steps = 0 if self.late_rows is None else self.late_rows.pop_steps()
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
         self._sent, self._step, self._action = self._action, None, None
         self._watched = self._stored = self._counted = False
         self.env_steps += num_steps
-        return num_steps
+
+    def _begin_episodes(self) -> None:
+        """Begin new episodes on a device, after an error."""
+        if self.rollout:
+            self.sink.restart()
+        self._step, self.state = self.env.reset(), initial_state(self.policy, self.env.num_envs, self.env_steps)
+        self._failure = self._action = self._tags = None
+        self._watched = self._stored = False
+        self._uncounted.clear()
+        self.counter.totals[:] = 0.0
 
     def _choose_action(self, step: Step) -> Tensor:
         """Run the policy on the current rows; return the action ``[N, A]`` to store and to send."""
@@ -203,9 +254,23 @@ class EnvCollector:
         return action
 
     def count(self) -> None:
-        """Count the current rows unless they have been counted; waits for them."""
-        if self._envs_respond():
+        """Count the current rows unless they have been counted; waits for them.
+
+        On a device, all rows since the last call are counted; DataError or ActionError for what was deferred.
+        """
+        if not self._envs_respond():
+            return
+        if not self.env.defers:
             self._count(self.step)
+            return
+        rows, self._uncounted = self._uncounted, []
+        self.env.check()
+        for row in DeviceRow.read(rows):
+            self._rewards, self._logged = row.exact_rewards, row.episode_info()
+            if row.tags is not None or self.takeovers.is_open:
+                self.takeovers.add(row.tags, row.step.is_first)
+            self._finish(self.counter.add(row.step, self._rewards), self._logged, row.step)
+            self.env_steps += self.env.num_envs - count_set(row.step.is_first) if self.rollout else 0
 
     def _count(self, step: Step) -> None:
         if not self._counted:
@@ -239,6 +304,8 @@ class EnvCollector:
 
     def pop_action_rates(self) -> dict[str, float]:
         """Return how often filters and people replaced the policy's actions since the last call; {} if nobody did."""
+        if self.env.defers:
+            self.count()
         count, steps = int(self._num_filtered), self.env_steps - self._logged_steps
         self._num_filtered, self._logged_steps = 0, self.env_steps
         rates = {"env/filtered_rate": count / steps} if count and steps else {}
@@ -253,13 +320,17 @@ class EnvCollector:
 
         Waits for the rows. Without rows and policy state if the environments have failed permanently.
         """
-        if not self._envs_respond():
+        if not self._envs_respond() or (self.env.defers and not self._is_whole):
             return self._counters()
+        if self.env.defers:
+            self.count()
         return self._counters() | {
             "step": flatten_named(self.step),
+            "environments": self.env.state_dict() if self.env.defers else None,
+            "late": {} if self.late_rows is None else self.late_rows.state_dict(),
             "rewards": self._rewards,
             "watched": self._watched,
-            "counted": self._counted,
+            "counted": self._counted or self.env.defers,
             "episodes": self.counter.totals.copy(),
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None
@@ -313,7 +384,7 @@ class EnvCollector:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
 
     def save_files(self, folder: Path) -> None:
-        """Write a snapshot of each environment that supports it."""
+        """Write a snapshot of each environment that supports it; those on a device are tensors of the checkpoint."""
         snapshots = self.snapshots()
         with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
             for number, snapshot in enumerate(snapshots):
@@ -322,7 +393,7 @@ class EnvCollector:
 
     def load_files(self, folder: Path) -> None:
         """Continue the saved episodes, if the rows are ``exact`` and the environments support it."""
-        lost = self.env.num_envs
+        snapshots: list[bytes | None] = []
         if not self.exact():
             logger.warning("the rows are no longer those of the checkpoint: environments start new episodes")
             return
@@ -338,8 +409,8 @@ class EnvCollector:
                     "add --trust-code"
                 )
                 return
-            lost = self.resume(self._saved, [None if n.endswith("-none") else s for n, s in contents.items()])
-        if lost:
+            snapshots = [None if name.endswith("-none") else content for name, content in contents.items()]
+        if lost := self.resume(self._saved, snapshots):
             logger.warning(
                 f"{lost} of {self.env.num_envs} environments cannot resume in the middle of an episode: they start new "
                 "ones (docs/collecting.md says which can)"
@@ -350,12 +421,17 @@ class EnvCollector:
 
         Return the number of environments that cannot: their episodes are truncated and new ones begin.
         """
-        if len(snapshots) != self.env.num_envs or "step" not in state:
+        if "step" not in state or len(state["rewards"]) != self.env.num_envs:
             return self.env.num_envs
-        step = unflatten_named(self.step, state["step"])
+        step = self._step = unflatten_named(self.step, state["step"])
         self.counter.totals = np.array(state["episodes"])
-        self._step = self.env.restore(snapshots, step)
-        over = (self._step.is_last & ~step.is_last).numpy()
+        if (environments := state["environments"]) is not None:
+            self.env.load_state_dict(environments, step)
+        else:
+            self._step = self.env.restore(snapshots, step)
+        over = (self._step.is_last & ~step.is_last).numpy(force=True)
+        if self.late_rows is not None:
+            self.late_rows.load_state_dict(state["late"], self._step)
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
         self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
         if begun := state["begun"]:
@@ -364,125 +440,3 @@ class EnvCollector:
         if self._counted:
             self._finish(self.counter.find(over), {}, self._step)
         return int(over.sum())
-
-
-class DeviceCollector(EnvCollector):
-    """Collects whole rollouts of T rows in environments on a device, and reads from it once for each.
-
-    The rows of a rollout that an error ends are dropped: the next one begins with new episodes. Part of a checkpoint.
-    """
-
-    sink: RolloutSink
-    env_steps: int
-    state: Any
-    running: Tensor
-    """Scores and lengths of the running episodes, ``[2, N]`` float64."""
-
-    def __init__(self, env: Env, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
-        """``turns``: T. ``options``: those of :class:`EnvCollector`."""
-        super().__init__(env, policy, sink, **options)
-        self.turns = turns
-        self.on_policy = True
-        self._is_whole = True  # whether no rollout was begun and not completed
-        self._restart_counters()
-
-    def _restart_counters(self) -> None:
-        self.running = torch.zeros(2, self.env.num_envs, dtype=torch.float64, device=self.env.device)
-
-    def _begin_episodes(self) -> None:
-        """Begin new episodes, after an error."""
-        self._step, self.state = self.env.reset(), initial_state(self.policy, self.env.num_envs, self.env_steps)
-        self._watched = False
-        self._restart_counters()
-
-    def collect(self) -> int:
-        """Collect T rows of each environment. Return the env steps: one for each row that is not ``is_last``."""
-        if not self._is_whole:
-            self.sink.restart()
-            self._begin_episodes()
-        self._is_whole, successes = False, list[Tensor | None]()
-        for _ in range(self.turns):
-            self._take_turn()
-            successes.append(self.env.success)
-        self.sink.complete(self.step)
-        self.env.check()
-        num_steps = self._count_rollout(self.sink.newest_rows, successes)
-        self._is_whole = True
-        self.env_steps += num_steps
-        return num_steps
-
-    def _take_turn(self) -> None:
-        """Act, store and step. Whatever reads the rows is launched before the step, which may reuse their memory."""
-        step, begin = self.step, time.perf_counter()
-        action = self._choose_action(step)
-        self._add(step, action)
-        middle = time.perf_counter()
-        self._sent, self._step, self._watched, self._tags = action, self.env.step(action), False, None
-        if (executed_actions := self.env.executed_actions) is not None:
-            self._num_filtered = self._num_filtered + executed_actions.count_filtered()
-            self._correct(executed_actions)
-        self.seconds["time/acting_seconds"] += middle - begin
-        self.seconds["time/environment_seconds"] += time.perf_counter() - middle
-
-    def _add(self, step: Step, action: Tensor) -> None:
-        self.sink.add(step, action, self.policy.extras(self.state))
-
-    def _count_rollout(self, rows: Mapping[str, Tensor], successes: Sequence[Tensor | None]) -> int:
-        """Count a rollout ``[T + 1, N, ...]``, whose first row was counted as the last of the one before.
-
-        Return the env steps. Raise DataError if a number is not finite.
-        """
-        first, last = rows["is_first"][1:], rows["is_last"][1:]  # [T, N] each
-        gains = rows["reward"][1:].double().masked_fill_(first, 0.0)
-        gains[0] += self.running[0].masked_fill(first[0], 0.0)
-        sums = torch.cat([torch.zeros_like(gains[:1]), gains.cumsum(0)])  # [T + 1, N]
-        number = torch.arange(1, len(first) + 1, device=first.device).unsqueeze(1)  # [T, 1]
-        begun = torch.where(first, number, 0).cummax(0).values  # number of the newest first row, 0: before the rollout
-        scores, lengths = sums[1:] - sums.gather(0, begun), number - begun + self.running[1] * (begun == 0)
-        self.running = torch.stack([scores[-1], lengths[-1]])
-        lengths = lengths.where(last, 0.0)  # 0 also where an episode is a single row
-        scores = scores.where(lengths > 0, 0.0)
-        reached = [lengths[0] * 0 if flags is None else flags.double() for flags in successes]
-        numbers = {name: x for name, x in rows.items() if x.is_floating_point()}
-        totals = [
-            (lengths > 0).sum(), scores.sum(), lengths.sum(), lengths.max(),
-            (torch.stack(reached) * (lengths > 0)).sum(),
-            (~rows["is_last"][:-1]).sum(), *(x.isfinite().all() for x in numbers.values()),
-        ]  # fmt: skip
-        count, score, length, longest, success, steps, *finite = torch.stack([x.double() for x in totals]).tolist()
-        if 0.0 in finite:
-            name = [*numbers][finite.index(0.0)]
-            raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
-        if count:
-            known = any(flags is not None for flags in successes)
-            info = {SUCCESS_RATE: np.array([success / count])} if known else {}
-            means, counts = np.array([[score], [length]]) / count, np.array([[count], [longest]])
-            self.finished.append(Episodes(means[0], means[1], counts[0], counts[1], info))
-        return int(steps)
-
-    def count(self) -> None:
-        """Do nothing: all rows are counted when they are collected."""
-
-    def state_dict(self) -> State:
-        """Return the counters, and unless an error has ended a rollout, the current rows and all states as tensors."""
-        envs = self.env.state_dict() if self._is_whole else None
-        if envs is None:
-            return self._counters()
-        rows = {"step": flatten_named(self.step), "running": self.running, "state": flatten_named(self.state)}
-        return self._counters() | rows | {"environments": dict(envs)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue the saved episodes bit for bit; with another number of environments, new ones begin."""
-        super().load_state_dict(state)
-        if "environments" not in state or state["running"].shape != self.running.shape:
-            logger.warning("the environments cannot resume in the middle of an episode: they start new ones")
-            return
-        self._step = unflatten_named(self.step, state["step"])
-        self.running = state["running"].to(self.running)
-        self.env.load_state_dict(state["environments"], self._step)
-
-    def save_files(self, folder: Path) -> None:
-        """Write nothing: the environments are tensors of the checkpoint."""
-
-    def load_files(self, folder: Path) -> None:
-        """Read nothing."""
