@@ -7,49 +7,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import env_zoo
-from env_steps import FIELDS, as_bytes, go_on, play, rows
+from env_steps import as_bytes, go_on, play, rows
 from reverie.agent.conversion import obs_to_step
 from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
-from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
 from reverie.envs.limits import DeclaredBounds, LimitCheck
-from reverie.envs.slot_vector_env import make_vector_env
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
-
-
-def test_rewards_are_also_there_as_they_were_given(make):
-    env = make(functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7]))
-    env.reset()
-    assert env.exact_rewards.tolist() == [0.0]
-    for exact in (0.1, 0.7):
-        step = env.step(torch.zeros(1, 2))
-        assert (env.exact_rewards.tolist(), step.reward.tolist()) == ([exact], [float(np.float32(exact))])
-    env.restore(env.snapshot(), step)
-    assert not env.exact_rewards.size
-
-
-@given(ends=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=3))
-@settings(max_examples=15, deadline=None)
-def test_rows_of_any_endings(ends):
-    queue = list(ends)
-    env = make_vector_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
-    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
-    assert [got[name].dtype for name in FIELDS] == [torch.float32, torch.bool, torch.bool, torch.bool]
-    for i, (terminate_at, truncate_at) in enumerate(ends):
-        terminal = 0 < terminate_at <= truncate_at
-        length = terminate_at if terminal else truncate_at
-        time = torch.arange(15) % (length + 1)
-        assert (got["observation"][:, i, 0] == time).all()
-        assert (got["is_first"][:, i] == (time == 0)).all()
-        assert (got["is_last"][:, i] == (time == length)).all()
-        assert (got["is_terminal"][:, i] == (time == length) & torch.tensor(terminal)).all()
-        assert (got["reward"][:, i] == (time > 0)).all()
 
 
 def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
@@ -119,11 +86,6 @@ def test_terminations_at_most_three_times_after_the_same_steps_are_no_coincidenc
     assert ["and 3 of 4 were terminated then. If that is a time limit" in text for text in said] == [True]
 
 
-def test_steps_do_not_change_when_the_next_is_taken(make):
-    steps = play(make(functools.partial(Count, truncate_at=9)), 3)
-    assert [step.obs["observation"].item() for step in steps] == [0, 1, 2]
-
-
 ZOO = spaces.Dict(
     {
         "camera": spaces.Box(0, 255, (5, 6, 3), np.uint8),
@@ -153,35 +115,11 @@ def test_every_kind_of_space_through_shared_memory(make, vectorization):
             np.testing.assert_allclose(got[key][t], [value, value], rtol=1e-6)
 
 
-def test_actions_arrive_unflattened(make):
-    space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Box(-4.0, 4.0, (2,))})
-    inner = env_zoo.Scripted(spaces.Discrete(2), [0], action_space=space)
-    play(make(inner), 2, torch.tensor([[0.0, 0.0, 1.0, 0.5, -9.0]]))
-    assert (inner.actions[0]["a"], inner.actions[0]["b"].tolist()) == (3, [2.0, -4.0])
-
-
-def test_seeds_are_derived_and_repeatable(make):
-    one, two, other = (rows(make(env_zoo.Seeded, seed=seed, num=3), 9)["observation"] for seed in (5, 5, 6))
-    assert (one == two).all()
-    assert not (one == other).any()
-    assert len(set(one[0].ravel().tolist())) == 3
-    assert (one[0] != one[6]).all()  # a new episode is a new draw
-
-
 # Actions sent now and answered later: the same rows, the same errors, and an end that does not hang
 
 
 def processes(env):
     return [slot.process for slot in env._slots]
-
-
-@BOTH
-def test_sent_and_received_rows_are_those_of_step(make, vectorization):
-    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vectorization=vectorization)
-    assert as_bytes(reference.reset()) == as_bytes(env.reset())
-    for _ in range(14):
-        env.send(torch.zeros(3, 2))
-        assert as_bytes(reference.step(torch.zeros(3, 2))) == as_bytes(env.receive())
 
 
 def test_an_environment_in_this_process_steps_when_its_row_is_received(make):
@@ -314,21 +252,6 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
     assert go_on(env, 9) == go_on(fresh, 9)
 
 
-@BOTH
-def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vectorization):
-    space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), t=spaces.Box(0, 2**40, (1,), np.int64), f=spaces.Box(-9, 9, (1,)))
-    good = {"a": np.zeros(2, np.float32), "t": np.array([3]), "f": np.ones(1, np.float32)}
-    wide, late = good | {"a": np.array([0, 2.5], np.float32)}, good | {"t": np.array([2**31])}
-    factory = functools.partial(env_zoo.Scripted, space, [good, good, wide, late, late], truncated=(6,))
-    got = rows(make(factory, num=2, vectorization=vectorization), 20)
-    assert got["a"][2, :, 1].tolist() == [2.5, 2.5]
-    one, two = said
-    assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
-    assert "declares -1 to 1. It is used unchanged" in one
-    assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
-    assert "rounds numbers beyond 16,777,216" in two
-
-
 def test_later_rows_are_looked_at_in_each_31st_turn(said):
     check = LimitCheck({"a": DeclaredBounds(-np.ones(1), np.ones(1), False)})
     for turn in range(527):  # of 2 rows; number 527 is 17 * 31
@@ -338,24 +261,6 @@ def test_later_rows_are_looked_at_in_each_31st_turn(said):
     assert "observation 'a' is 3 at index (0,), but its space declares -1 to 1" in line
 
 
-def test_who_takes_the_rows_of_training_already_need_not_warn(said):
-    env = make_vector_env(
-        EnvConfig(), seed=0, warns=False, factory=lambda: env_zoo.Scripted(spaces.Box(0, 1, (1,)), [np.ones(1) * 2])
-    )
-    play(env, 3)
-    assert said == []
-
-
-@BOTH
-def test_episodes_can_be_ended_from_outside(make, vectorization):
-    env = make(functools.partial(Count, truncate_at=5), num=2, vectorization=vectorization)
-    env.reset()
-    step = env.truncate(env.step(torch.zeros(2, 2)), [1])
-    assert step.is_last.tolist() == [False, True]
-    step = env.step(torch.zeros(2, 2))
-    assert (step.is_first.tolist(), step.is_last.tolist()) == ([False, True], [False, False])
-
-
 def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
     assert make(id="CartPole-v1").max_episode_steps == 500
     assert make(id="CartPole-v1", max_episode_steps=7).max_episode_steps == 7
@@ -363,14 +268,6 @@ def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
     stated = env_zoo.Scripted(spaces.Discrete(2), [0])
     stated.max_steps = 30
     assert make(lambda: stated).max_episode_steps == 30
-
-
-@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
-def test_networks_read_aligned_rows(make, vectorization):
-    """NumPy aligns to 16 bytes, MKL's last bit depends on 64: a resumed run would differ from an undisturbed one."""
-    env = make(num=3, id="CartPole-v1", vectorization=vectorization)
-    steps = [env.reset(), *(env.step(torch.eye(2)[[0, 1, 0]]) for _ in range(8))]  # kept, so that memory is not reused
-    assert not any(x.data_ptr() % 64 for step in steps for x in step.obs.values())
 
 
 def test_agents_read_aligned_rows():

@@ -9,8 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv
-from reverie.envs.torch_vector import TorchVector
+from roads import make_vector_env
 
 SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 """State, age of the episode in steps, the last action, and a number of the episode."""
@@ -116,8 +115,14 @@ class Tensors(VectorWrapper):
         return (*(torch.tensor(x) for x in (obs, *values)), info)
 
 
+def native(vector):
+    """The environments of a vector that is made already."""
+    config = EnvConfig(num=vector.num_envs, vectorization="native")
+    return make_vector_env(config, seed=0, factory=lambda num_envs: vector)
+
+
 def torch_env(num, mode=AutoresetMode.NEXT_STEP, **options):
-    return DeviceVectorEnv(TorchVector(TorchCycle(num, mode, **options)), EnvConfig(num=num), 0)
+    return native(TorchCycle(num, mode, **options))
 
 
 @functools.cache
@@ -175,7 +180,7 @@ def match_task():
 def jax_env(num, **options):
     from reverie.envs.jax_vector import JaxVector
 
-    return DeviceVectorEnv(JaxVector(jax_task(**options), num), EnvConfig(num=num), 0)
+    return native(JaxVector(jax_task(**options), num))
 
 
 def random_rows(env, turns, seed=0):
