@@ -5,24 +5,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import roads
 from reverie.core.errors import ActionError, ConfigError, DataError, EnvError
 from reverie.run.evaluate import evaluate
-from roads import ARRAYS, HIDING, NUM, ROADS, SLOTS, TENSORS, check, collector_of, open_env, stored_rows
+from roads import ARRAYS, HIDING, NUM, ROADS, SLOTS, STORIES, TENSORS, TORCH, VECTORS, WRONG
 from story_env import LENGTHS, VALUE, Story, is_legal, reward_at
 
-WRONG = (AssertionError, pytest.fail.Exception)
-STORIES, TORCH = ROADS[:-1], TENSORS[:-1]
-"""Without JAX, whose story has no options."""
 CODECS = ("slots", "arrays_next", "torch_next")
 """A road of each way of converting observations."""
-VECTORS = ARRAYS + TENSORS
-
-
-def cases(*groups):
-    return {(rule, road): why for rules, roads, *why in groups for rule in rules.split(", ") for road in roads}
-
-
-EXCEPT = cases(
+EXCEPT = roads.cases(
     ("4 added", ARRAYS + TORCH, EnvError, "masks of vectors are observations"),
     ("11 log_info, 19 max_episode_steps, 19 frame_stack", VECTORS, ConfigError, "for single environments"),
     ("20 restarts", VECTORS, ConfigError, "for single environments"),
@@ -33,7 +24,7 @@ EXCEPT = cases(
     ("34 call", VECTORS, EnvError, "vectors can lack environments that can be called"),
 )
 """What a road does not do, as the documentation says: the error, and why."""
-TODO = cases(
+TODO = roads.cases(
     ("3 hidden", ("torch_same", "torch_ids"), WRONG, "class 0 is taken in a hidden state without a legal one"),
     ("8 takeovers", TORCH, KeyError, "not counted"),
     ("13 exact", TORCH, WRONG, "sums of rounded rewards"),
@@ -49,8 +40,7 @@ NAMED = set()
 
 def marked(rule, road):
     NAMED.add((rule, road))
-    found = EXCEPT.get((rule, road)) or TODO.get((rule, road))
-    return [pytest.mark.xfail(strict=True, raises=found[0], reason=found[1])] if found else []
+    return roads.marks((EXCEPT, TODO), rule, road)
 
 
 def rule(name, roads=STORIES):
@@ -62,7 +52,7 @@ def rule(name, roads=STORIES):
 def make(road):
     """Make the environments of the test's road."""
     made = []
-    yield lambda **options: made.append(open_env(road, **options)) or made[-1]
+    yield lambda **options: made.append(roads.open_env(road, **options)) or made[-1]
     for env in made:
         env.close()
 
@@ -97,7 +87,7 @@ def story(env, turns=40):
         action, _ = policy.act(step, (), "explore")
         env.send(action)
         step = env.receive()
-    check(env)
+    roads.check(env)
 
 
 def keys(step):
@@ -247,13 +237,13 @@ def test_filtered_steps_are_counted(make):
 
 def counted(env, turns=40):
     """Return what is logged of some turns, the env steps, the stored rows, and the means of episodes."""
-    collector = collector_of(env, Chooser())
+    collector = roads.collector_of(env, Chooser())
     for _ in range(turns):
         collector.collect()
     collector.settle()
     episodes = collector.pop_episodes(at_the_end=True)
     info = {name: x for part in episodes for name, x in part.info.items()}
-    return collector.pop_action_rates(), collector.env_steps, stored_rows(collector), info
+    return collector.pop_action_rates(), collector.env_steps, roads.stored_rows(collector), info
 
 
 # Answers of vectors that are wrong
@@ -334,7 +324,7 @@ def test_a_reward_that_float32_does_not_hold_is_an_error(make, bad):
 
 def episodes_of(env, turns):
     """Return count, sum of scores and of lengths of the episodes in some turns, and these episodes."""
-    collector = collector_of(env, Chooser())
+    collector = roads.collector_of(env, Chooser())
     for _ in range(turns):
         collector.collect()
     parts = collector.pop_episodes(at_the_end=True)
@@ -385,8 +375,7 @@ def test_terminations_at_a_time_limit_are_said_once(make, said):
 @rule("26 cut off")
 def test_an_episode_that_is_cut_off_does_not_change_which_count(make, road):
     lengths = evaluate(make(num=2, lengths=((10**9,), (3, 9))), Chooser(), 4, most_steps=10).lengths
-    assert lengths[:2] == [10, 10]
-    assert lengths[2] + lengths[3] == 12 - (road in HIDING)
+    assert lengths == [10, 10, 3, 9 - (road in HIDING)]
 
 
 # Values: 22 to 25
@@ -445,7 +434,7 @@ def test_an_action_that_does_not_fit_is_the_learners_fault(make):
         action = torch.zeros(NUM, 5)
         action[1, 2] = bad
         with pytest.raises(ActionError, match="the action for environment 1 is "):
-            env.step(action), check(env)
+            env.step(action), roads.check(env)
 
 
 @rule("25 memory")

@@ -8,6 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 
+from reverie.core.columns import row_columns
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import derive_seeds
@@ -15,7 +16,8 @@ from reverie.envs.slot_vector_env import make_vector_env as make_vector_env
 from reverie.envs.tensor_vector import TensorRows
 from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
-from reverie.run.collect import EnvCollector
+from reverie.replay.rollout import DeviceRollout
+from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
 from story_env import LENGTHS, Story, is_legal, reward_at
 
@@ -24,7 +26,10 @@ NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, Autores
 SLOTS = ("slots", "workers")
 ARRAYS = ("arrays_next", "arrays_same", "arrays_undeclared", "arrays_list_infos")
 TENSORS = ("torch_next", "torch_same", "torch_disabled", "torch_ids", "user_tensors", "jax")
-ROADS = SLOTS + ARRAYS + TENSORS
+VECTORS = ARRAYS + TENSORS
+ROADS = SLOTS + VECTORS
+STORIES, TORCH = ROADS[:-1], TENSORS[:-1]
+"""Without JAX, whose story has no options."""
 HIDING = ("arrays_same", "arrays_undeclared", "arrays_list_infos", "torch_same", "torch_ids")
 """Where the step behind a reset is hidden."""
 
@@ -113,10 +118,9 @@ class Stories(VectorEnv):
             final = {"final_obs": np.array([seen if end else None for seen, end in zip(self.seen, ends, strict=True)])}
         for i in np.flatnonzero(ends):
             self.seen[i], _ = self.envs[i].reset()
-        if self.tensors:
-            return info | final | {"final_info": info}
-        masks = {f"_{key}": ends for key in (*final, "final_info")}
-        return info | final | {"final_info": with_flags(info, ends)} | masks
+        masks = {} if self.tensors else {f"_{key}": ends for key in (*final, "final_info")}
+        final |= {"final_info": info if self.tensors else with_flags(info, ends)} | masks
+        return info | {key: info[key] != ends for key in ("is_success", "is_intervention") if key in info} | final
 
 
 class StoriesById(Stories):
@@ -245,16 +249,42 @@ def check(env):
         env.check()
 
 
-def collector_of(env, policy, sink=None, **options):
-    """Return the collector that fits the environments; without a ``sink`` for a replay."""
-    sink = sink or build_replay(
-        ReplayConfig(capacity=4000), obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={},
-        num_envs=env.num_envs, window=Window(batch=1, length=2), seed=0,
-    )  # fmt: skip
-    return (TurnCollector if is_on_device(env) else EnvCollector)(env, policy, sink, **options)
+def collector_of(env, policy, sink=None, turns=None, late=False, extras=None, **options):
+    """Return the collector that fits the environments, and a replay for it without a ``sink``; ``turns``: rollouts.
+
+    ``late``: rows are added one turn late, as on a GPU. ``extras``: the columns of the policy.
+    """
+    if sink is None and turns:
+        columns = row_columns(env.obs_spec, env.action_spec, extras or {})
+        window = Window(batch=1, length=1, rollout=turns, epochs=1)
+        sink = DeviceRollout(columns, env.num_envs, window, env.device, seed=0)
+    elif sink is None:
+        sink = build_replay(
+            ReplayConfig(capacity=4000), obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=extras or {},
+            num_envs=env.num_envs, window=Window(batch=1, length=2), seed=0,
+        )  # fmt: skip
+    if turns:
+        return DeviceCollector(env, policy, sink, turns=turns, **options)
+    if is_on_device(env):
+        return TurnCollector(env, policy, sink, late=late, **options)
+    return EnvCollector(env, policy, sink, **options)
 
 
 def stored_rows(collector):
     """All rows of its replay."""
     storage = collector.sink.storage
     return storage.read(storage.oldest, storage.count)
+
+
+WRONG = (AssertionError, pytest.fail.Exception)
+
+
+def cases(*groups):
+    """Return a table of what rules a road breaks: (rules, roads, error, reason)."""
+    return {(rule, road): why for rules, roads, *why in groups for rule in rules.split(", ") for road in roads}
+
+
+def marks(tables, *case):
+    """Return the marks of a case, which fails if it passes although one of the ``tables`` has it."""
+    found = next((table[case] for table in tables if case in table), None)
+    return [pytest.mark.xfail(strict=True, raises=found[0], reason=found[1])] if found else []

@@ -31,7 +31,7 @@ class Story(gymnasium.Env):
         have none. ``tells``: who has replaced actions. ``alternates``: whether players do, of whom a game has two."""
         self.number, self.seeds, self.lengths, self.bad, self.bad_reward = number, seeds, lengths, bad, bad_reward
         self.fails, self.masks, self.no_choice, self.tells, self.alternates = fails, masks, no_choice, tells, alternates
-        self.reuses, self.episode, self.time, self.turn = reuses, -1, 0, -1
+        self.reuses, self.draws, self.episode, self.time, self.turn = reuses, space is VALUE, -1, 0, -1
         parts = {
             "key": spaces.Box(-9, 999, (5,), np.float32),
             "value": space,
@@ -56,7 +56,7 @@ class Story(gymnasium.Env):
         space, is_bad = self.observation_space["value"], self.number == 1 and self.turn >= 5
         if self.fails and is_bad:
             raise OSError("lost")
-        value = self.draw if space is VALUE else np.full(space.shape, getattr(space, "start", 0), space.dtype)
+        value = self.draw if self.draws else np.full(space.shape, getattr(space, "start", 0), space.dtype)
         if self.bad is not None and is_bad:
             value = np.full(space.shape, self.bad).astype(space.dtype)
         key = np.array([self.number, self.episode, self.time, choice, push], np.float32)
@@ -73,7 +73,8 @@ class Story(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.number = self.seeds.index(seed) if seed in self.seeds else self.number
-        self.episode, self.time, self.draw = self.episode + 1, 0, self.np_random.random(2).astype(np.float32)
+        self.episode, self.time = 0 if seed is not None else self.episode + 1, 0
+        self.draw = self.np_random.random(2).astype(np.float32)
         return self._show(), self._info()
 
     def step(self, action):
