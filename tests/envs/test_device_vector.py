@@ -1,5 +1,6 @@
 """Environments on a device show the rows that environments on the host show; and their mistakes are named."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -9,16 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import reverie
-from device_vectors import (
-    SPACE,
-    Batched,
-    TorchCycle,
-    check_rows,
-    jax_task,
-    native,
-    random_rows,
-    torch_env,
-)
+from device_vectors import SPACE, TorchCycle, jax_task, native, torch_env
 from env_steps import play
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError
@@ -26,7 +18,7 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.envs.config import EnvConfig
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows
-from roads import OwnTensors, make_vector_env
+from roads import OwnTensors, Simulator, make_vector_env
 
 CPU = torch.device("cpu")
 OBSERVATIONS = [
@@ -94,29 +86,30 @@ def test_rows_in_jax_on_a_gpu_are_in_no_memory_that_is_used_again(device):
     torch.testing.assert_close(*runs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("auto_reset", [True, False])
-def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
-    config = EnvConfig(num=64, vectorization="native", kwargs={"auto_reset": auto_reset})
-    env = make_vector_env(config, seed=0, factory=Batched)
-    rows = random_rows(env, 200)
-    check_rows(rows, hidden=True)
-    assert rows["is_terminal"].sum() > 100
+def test_successes_are_in_no_memory_that_is_used_again():
+    simulator = Simulator(3, spoil=lambda answer: [*answer[:4], {"success": answer[2]}])
+    env = native(simulator)
+    play(env, 2)
     kept = env.success.clone()
-    env.vector.vector.flags[:] = True
-    assert torch.equal(env.success, kept)
+    simulator.flags[:] = True
+    assert env.success.equal(kept)
+
+
+def test_spaces_of_their_own_kind_are_read():
+    """As mjlab's."""
+    simulator = Simulator(3)
+    simulator.single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)
+    assert native(simulator).obs_spec["observation"].shape == (4,)
 
 
 def test_a_function_of_a_vector_needs_the_setting():
     with pytest.raises(EnvError, match=r"set env\.vectorization = native"):
-        make_vector_env(EnvConfig(num=4), seed=0, factory=Batched)
+        make_vector_env(EnvConfig(num=4), seed=0, factory=Simulator)
 
 
-def test_a_vector_that_hides_its_last_observations_is_refused():
-    config = EnvConfig(num=4, vectorization="native")
-    with pytest.raises(EnvError, match="metadata"):  # unless it declares how it resets
-        random_rows(make_vector_env(config, seed=0, factory=lambda num_envs: Batched(num_envs, final=None)), 50)
+def test_what_rsl_rl_sees_is_refused():
     with pytest.raises(EnvError, match="rsl_rl"):
-        make_vector_env(config, seed=0, factory=lambda num_envs: mock.Mock(num_envs=num_envs))
+        native(mock.Mock(num_envs=4))
 
 
 def spoiled(number, change):
@@ -130,7 +123,7 @@ def spoiled(number, change):
 def test_a_vector_that_overwrites_its_rows_is_named():
     memory = torch.zeros(3, 4)
     with pytest.raises(DataError, match="memory of those of the step before"):
-        random_rows(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
+        play(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
     for field in ("reward", "last", "terminal"):
         vector = OwnTensors(3)
         first = vector.reset(0)
@@ -153,7 +146,7 @@ def test_a_function_of_a_module_makes_the_vector(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     config = EnvConfig(id="my_cycles:make", num=3, vectorization="native", kwargs={"chances": [0.5, 0.0]})
     env = make_vector_env(config, seed=0)
-    assert random_rows(env, 20)["is_terminal"].sum() == 0
+    assert not any(step.is_terminal.any() for step in play(env, 20))
 
 
 def test_masks_have_the_shape_of_actions():

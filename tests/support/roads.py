@@ -1,6 +1,7 @@
 """The roads on which rows of environments come in: one by one, as vectors of arrays or tensors, and in JAX."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import derive_seeds
 from reverie.envs.slot_vector_env import make_vector_env as make_vector_env
-from reverie.envs.tensor_vector import TensorRows
+from reverie.envs.tensor_vector import TensorRows, map_tensors
 from reverie.replay.build import build_replay
 from reverie.replay.config import ReplayConfig
 from reverie.replay.rollout import DeviceRollout
 from reverie.run.collect import DeviceCollector, EnvCollector
 from reverie.run.collect_turns import TurnCollector
-from story_env import LENGTHS, Story, is_legal, reward_at
+from story_env import ACTION, LENGTHS, Story, is_legal, reward_at
 
 NUM = 3
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -61,7 +62,7 @@ class Stories(VectorEnv):
         self.envs, self.num_envs = [Story(number, **options) for number in range(num_envs)], num_envs
         self.mode, self.tensors, self.batches, self.spoil = mode, tensors, batches, spoil or (lambda answer: answer)
         self.metadata = {"autoreset_mode": mode} if declared else {}
-        self.single_observation_space, self.single_action_space = self.envs[0].observation_space, Story.action_space
+        self.single_observation_space, self.single_action_space = self.envs[0].observation_space, ACTION
         self.ended = [False] * num_envs
         if tensors:
             self.device = torch.device("cpu")
@@ -123,12 +124,47 @@ class Stories(VectorEnv):
         return info | {key: info[key] != ends for key in ("is_success", "is_intervention") if key in info} | final
 
 
-class StoriesById(Stories):
-    """Ended environments are reset from outside, by number, as in mjlab."""
+class Simulator:
+    """As of Isaac Lab, or of mjlab without its resets: no vector of Gymnasium, with memory that it uses again."""
 
-    def reset(self, *, seed=None, options=None, env_ids=None):
-        chosen = None if env_ids is None else {"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0}
-        return super().reset(seed=seed, options=chosen)
+    device = "cpu"
+
+    def __init__(self, num_envs, auto_reset=False, spoil=None, **options):
+        self.num_envs, self.cfg = num_envs, SimpleNamespace(auto_reset=auto_reset)
+        self.spoil = spoil or (lambda answer: answer)
+        self.vector = Stories(num_envs, SAME if auto_reset else DISABLED, tensors=True, **options)
+        self.single_observation_space, self.single_action_space = self.vector.single_observation_space, ACTION
+        self.flags = torch.zeros(2, num_envs, dtype=torch.bool)
+
+    def reset(self, seed=None, env_ids=None):
+        options = None
+        if env_ids is not None:
+            self.flags[:, env_ids] = False
+            options = {"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0}
+        obs, info = self.vector.reset(seed=seed, options=options)
+        return self.keep(obs), info
+
+    def keep(self, obs):
+        """Return the observations in the memory of those before."""
+        if not hasattr(self, "memory"):
+            self.memory = map_tensors(torch.Tensor.clone, obs)
+        return map_tensors(torch.Tensor.copy_, self.memory, obs)
+
+    def step(self, action):
+        assert self.cfg.auto_reset or not self.flags.any()  # ended environments have to be reset at once
+        obs, reward, *flags, info = self.vector.step(action)
+        self.flags[:] = torch.stack(flags)
+        return tuple(self.spoil([self.keep(obs), reward, *self.flags, info]))
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def get_observations(self):
+        """As in mjlab 1.4, and in wrappers for rsl_rl."""
+
+    def close(self):
+        pass
 
 
 class OwnTensors:
@@ -139,7 +175,7 @@ class OwnTensors:
     def __init__(self, num_envs, begins=(0.0, False), **options):
         """``begins``: the reward, and whether the episode has ended, where one begins."""
         self.vector, self.num_envs, self.begins = Stories(num_envs, tensors=True, **options), num_envs, begins
-        self.observation_space, self.action_space = self.vector.single_observation_space, Story.action_space
+        self.observation_space, self.action_space = self.vector.single_observation_space, ACTION
 
     def reset(self, seed):
         obs, info = self.vector.reset(seed=seed)
@@ -196,7 +232,7 @@ def jax_story():
         lucky = is_over & Story.is_lucky(number, episode)
         return show(after, terminal), after, reward_at(time), terminal, is_over & ~terminal, lucky
 
-    return JaxTask(init, step, Story().observation_space, Story.action_space)
+    return JaxTask(init, step, Story().observation_space, ACTION)
 
 
 def jax_stories(num_envs):
@@ -219,9 +255,9 @@ MAKERS = {
     "arrays_undeclared": functools.partial(Stories, mode=SAME, declared=False),
     "arrays_list_infos": lambda *args, **options: DictInfoToList(Stories(*args, mode=SAME, batches=False, **options)),
     "torch_next": functools.partial(Stories, tensors=True),
-    "torch_same": functools.partial(Stories, mode=SAME, tensors=True, declared=False),
+    "torch_same": functools.partial(Simulator, auto_reset=True),
     "torch_disabled": declares_otherwise,
-    "torch_ids": functools.partial(StoriesById, mode=DISABLED, tensors=True),
+    "torch_ids": Simulator,
     "user_tensors": OwnTensors,
     "jax": jax_stories,
 }

@@ -6,6 +6,7 @@ from gymnasium import spaces
 
 LENGTHS = ((4, 1, 2, 5), (1, 2, 5, 4), (2, 5, 4, 1))
 """Of the episodes in turn, for each environment. Of three in turn, the last two are truncated, the last also ends."""
+ACTION = spaces.Dict(choice=spaces.Discrete(4, start=1), push=spaces.Box(-2, 2, (1,)))
 VALUE = spaces.Box(-9, 99, (2,), np.float32)
 
 
@@ -22,7 +23,7 @@ def reward_at(time):
 class Story(gymnasium.Env):
     """Options are plain values, which reach workers. What is ``bad`` or fails does so in number 1, from turn 5 on."""
 
-    action_space = spaces.Dict(choice=spaces.Discrete(4, start=1), push=spaces.Box(-2, 2, (1,)))
+    action_space = ACTION
     buffer = None
 
     def __init__(self, number=0, seeds=(), lengths=LENGTHS, space=VALUE, bad=None, bad_reward=None, fails=False,
