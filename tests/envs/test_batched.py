@@ -1,4 +1,4 @@
-"""Environments that are a vector already: the rows of environments that are stepped one by one."""
+"""Vectors of Gymnasium, EnvPool and ALE: how they are made, and what they refuse."""
 
 import functools
 import sys
@@ -11,17 +11,14 @@ from gymnasium.wrappers.vector import DictInfoToList
 
 import env_zoo
 import reverie
-from env_steps import play, rows
+from env_steps import rows
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.dummy import Count
 from reverie.envs.limits import own_limit
 from reverie.envs.make import make_gym
 from roads import MAKERS, Stories, make_vector_env, open_env
 from story_env import LENGTHS, Story, reward_at
 from tiny_configs import FEW
-
-UP = torch.tensor([[0.0, 1.0]])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +54,6 @@ def test_a_single_environment_of_a_vector_has_its_info():
     ("options", "factory", "message"),
     [
         ({"restarts": 3}, None, "env.restarts = 3 with env.vectorization = native: .* Set env.restarts = 10, or"),
-        ({"restart_window": 60.0, "tasks": (1, 2)}, None, r"env.restart_window = 60.0, env.tasks = \(1, 2\) with"),
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Stories(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Stories(2), "could not be made: TypeError"),
@@ -97,7 +93,7 @@ def test_environments_of_a_vector_are_reached_if_it_lets_them():
 def test_envpool():
     config = EnvConfig(id="envpool/CartPole-v1", vectorization="native", num=3)
     envs = [make_vector_env(config, seed=seed) for seed in (4, 4, 5)]
-    got, same, other = (rows(env, 40, UP.expand(3, 2)) for env in envs)
+    got, same, other = (rows(env, 40) for env in envs)
     torch.testing.assert_close(got, same, rtol=0, atol=0)
     assert got["is_last"].any()
     assert torch.equal(got["is_first"][1:], got["is_last"][:-1])
@@ -137,24 +133,6 @@ def test_a_vector_of_atari_games_applies_the_settings_and_clips_no_rewards(env_i
 def test_settings_that_a_vector_cannot_apply(env_id, options, message):
     with pytest.raises(ConfigError, match=message):
         make_vector_env(EnvConfig(id=env_id, **{"vectorization": "native", **options}), seed=0)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        (SystemExit(0), "the environments failed with SystemExit: 0"),
-        (OSError("gone"), "the environments failed with OSError: gone"),
-    ],
-)
-def test_failures_of_a_vector(how, message):
-    class Failing(SyncVectorEnv):
-        def step(self, actions):
-            raise how
-
-    config = EnvConfig(num=2, vectorization="native")
-    env = make_vector_env(config, seed=0, factory=lambda num_envs: Failing([Count] * num_envs))
-    with pytest.raises(EnvError, match=message):
-        play(env, 2)
 
 
 def test_a_function_cannot_return_a_vector_that_clips_rewards():

@@ -1,4 +1,4 @@
-"""Environments on a device show the rows that environments on the host show; and their mistakes are named."""
+"""Environments on a device: conversions are those of the host, and mistakes are named."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import reverie
-from device_vectors import SPACE, TorchCycle, jax_task, native, torch_env
+from device_vectors import SPACE, TorchCycle, jax_task, native
 from env_steps import play
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError
@@ -18,7 +18,7 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.envs.config import EnvConfig
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows
-from roads import OwnTensors, Simulator, make_vector_env
+from roads import OwnTensors, Simulator, make_vector_env, to_tensors
 
 CPU = torch.device("cpu")
 OBSERVATIONS = [
@@ -36,12 +36,6 @@ ACTIONS = [
     spaces.Box(0, 5, (3,), np.int64), spaces.Box(-1, 3, (2,), np.float64),
     spaces.Dict(turn=spaces.Discrete(2), push=spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)])),
 ]  # fmt: skip
-
-
-def to_tensors(value):
-    if isinstance(value, dict):
-        return {key: to_tensors(part) for key, part in value.items()}
-    return tuple(map(to_tensors, value)) if isinstance(value, tuple) else torch.from_numpy(np.asarray(value))
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
@@ -96,7 +90,6 @@ def test_successes_are_in_no_memory_that_is_used_again():
 
 
 def test_spaces_of_their_own_kind_are_read():
-    """As mjlab's."""
     simulator = Simulator(3)
     simulator.single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)
     assert native(simulator).obs_spec["observation"].shape == (4,)
@@ -120,10 +113,7 @@ def spoiled(number, change):
     return spoil
 
 
-def test_a_vector_that_overwrites_its_rows_is_named():
-    memory = torch.zeros(3, 4)
-    with pytest.raises(DataError, match="memory of those of the step before"):
-        play(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
+def test_a_vector_that_overwrites_rewards_or_flags_is_named():
     for field in ("reward", "last", "terminal"):
         vector = OwnTensors(3)
         first = vector.reset(0)

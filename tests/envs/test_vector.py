@@ -1,4 +1,4 @@
-"""Rows from real vector environments, sync and async: flags, rewards, seeds, at once and later."""
+"""Environments that are stepped one by one, in this process or in workers: at once and later."""
 
 import functools
 
@@ -87,17 +87,11 @@ def test_terminations_at_most_three_times_after_the_same_steps_are_no_coincidenc
 
 
 ZOO = spaces.Dict(
-    {
-        "camera": spaces.Box(0, 255, (5, 6, 3), np.uint8),
-        "depth": spaces.Box(0.0, 1.0, (5, 6, 1), np.float32),
-        "joints": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
-        "gear": spaces.Discrete(3, start=1),
-        "slots": spaces.MultiDiscrete([2, 5]),
-        "lamps": spaces.MultiBinary(4),
-        "note": spaces.Text(6, min_length=0),
-        "nested": spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, ())}))),
-    }
-)
+    camera=spaces.Box(0, 255, (5, 6, 3), np.uint8), depth=spaces.Box(0.0, 1.0, (5, 6, 1), np.float32),
+    joints=spaces.Box(-np.inf, np.inf, (2, 3), np.float64), gear=spaces.Discrete(3, start=1),
+    slots=spaces.MultiDiscrete([2, 5]), lamps=spaces.MultiBinary(4), note=spaces.Text(6, min_length=0),
+    nested=spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, ())}))),
+)  # fmt: skip
 
 
 @BOTH
@@ -164,23 +158,21 @@ def test_what_is_asked_between_send_and_receive(make, vectorization):
 
 @BOTH
 def test_methods_and_attributes_of_environments_between_two_steps(make, vectorization):
-    reference, env = (
-        make(env_zoo.Seeded, num=2),
-        make(env_zoo.Seeded, num=2, vectorization=vectorization, max_episode_steps=50),
-    )
-    reference.reset(), env.reset()
+    settings = {}, {"vectorization": vectorization, "max_episode_steps": 50}
+    reference, env = (make(env_zoo.Seeded, num=2, **options) for options in settings)
     for each in (reference, env):
-        each.send(torch.zeros(2, 2))
+        each.reset(), each.send(torch.zeros(2, 2))
     assert env.call("raise_to", 2, twice=True) == [4, 4]
     env.set_attr("level", 7)
     assert (env.call("level"), len({*env.call("np_random_seed")})) == ([7, 7], 2)
-    refused = {"call": ["levle", "broken", "reset"], "set_attr": ["levle"]}
-    messages = iter([r"environment 0 .* has no 'levle'.*'level'", r"'broken'\): environment 0 .*ValueError: a wall",
-                     r"'reset'\) is reserved for the run", r"environment 0 .* has no 'levle'.*'level'"])  # fmt: skip
-    for method, names in refused.items():
-        for name in names:
-            with pytest.raises(EnvError, match=next(messages)):
-                getattr(env, method)(name, *[1] * (method == "set_attr"))
+    for method, message in {
+        ("call", "levle"): r"environment 0 .* has no 'levle'.*'level'",
+        ("call", "broken"): r"'broken'\): environment 0 .*ValueError: a wall",
+        ("call", "reset"): r"'reset'\) is reserved for the run",
+        ("set_attr", "levle", 1): r"environment 0 .* has no 'levle'.*'level'",
+    }.items():
+        with pytest.raises(EnvError, match=message):
+            getattr(env, method[0])(*method[1:])
     assert None not in env.snapshot()  # a mistake of who calls is no failure of theirs
     assert as_bytes(reference.receive()) == as_bytes(env.receive())
 
@@ -214,9 +206,6 @@ def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path
     workers = processes(env)
     env.close()
     assert [process.exitcode for process in workers] == [-9, -9]
-
-
-# The generator of PyTorch is the learner's
 
 
 class Drawing(env_zoo.Seeded):

@@ -11,8 +11,7 @@ from reverie.run.evaluate import evaluate
 from roads import ARRAYS, HIDING, NUM, ROADS, SLOTS, STORIES, TENSORS, TORCH, VECTORS, WRONG
 from story_env import LENGTHS, VALUE, Story, is_legal, reward_at
 
-CODECS = ("slots", "arrays_next", "torch_next")
-"""A road of each way of converting observations."""
+CODECS = ("slots", "arrays_next", "torch_next")  # of each way of converting observations
 EXCEPT = roads.cases(
     ("4 added", ARRAYS + TORCH, EnvError, "masks of vectors are observations"),
     ("11 log_info, 19 max_episode_steps, 19 frame_stack", VECTORS, ConfigError, "for single environments"),
@@ -58,19 +57,18 @@ def make(road):
 
 
 class Chooser:
-    """A policy of random legal choices; or of the first class, if it is ``fixed``."""
+    """A policy of random legal actions."""
 
-    def __init__(self, fixed=False):
-        self.rng, self.fixed = torch.Generator().manual_seed(0), fixed
+    def __init__(self):
+        self.rng = torch.Generator().manual_seed(0)
 
     def initial(self, num_envs):
         return torch.zeros(num_envs)
 
     def act(self, step, state, mode):
-        legal = step.obs["action_mask"][:, :4].bool() if "action_mask" in step.obs else torch.ones(len(step), 4).bool()
-        scores = torch.rand(len(step), 4, generator=self.rng).masked_fill(~legal, -1.0)
-        choices = torch.eye(4)[[0] * len(step) if self.fixed else scores.argmax(1)]
-        return torch.cat([choices, torch.rand(len(step), 1, generator=self.rng) * 3 - 1.5], 1), state
+        score, push = torch.rand(len(step), 5, generator=self.rng).split([4, 1], 1)
+        score = score * step.obs["action_mask"][:, :4] if "action_mask" in step.obs else score
+        return torch.cat([torch.eye(4)[score.argmax(1)], push * 3 - 1.5], 1), state
 
     def override(self, state, action):
         return state
@@ -80,7 +78,7 @@ class Chooser:
 
 
 def story(env, turns=40):
-    """Yield for each turn the rows, the action behind them, which is None at first, and what was executed instead."""
+    """Yield for each turn the rows, the action before them, which is None at first."""
     policy, step, action = Chooser(), env.reset(), None
     for _ in range(turns):
         yield step, action
@@ -100,16 +98,18 @@ def played(env, turns=20):
     return [step for step, _ in story(env, turns)]
 
 
+def collected(env):
+    """Return a collector after 40 turns."""
+    collector = roads.collector_of(env, Chooser())
+    for _ in range(40):
+        collector.collect()
+    collector.settle()
+    return collector
+
+
 def raises(error, match, make, **options):
     with pytest.raises(error, match=match):
         played(make(**options))
-
-
-def length_of(number, episode):
-    return LENGTHS[number][episode % 4]
-
-
-# Rows: 1 to 3, 10, 15, 21
 
 
 @rule("1 story", ROADS)
@@ -117,9 +117,8 @@ def test_rows_tell_one_story(make, road):
     """Each action is executed in the state in which it was chosen, also where the step behind a reset is hidden."""
     env, before, hidden = make(), None, 0
     for step, action in story(env, 60):
-        shown = keys(step)
-        for i, (number, episode, time, choice, push) in enumerate(shown):
-            is_last, is_terminal = time == length_of(number, episode), episode % 3 != 1
+        for i, (number, episode, time, choice, push) in enumerate(keys(step)):
+            is_last, is_terminal = time == LENGTHS[number][episode % 4], episode % 3 != 1
             legal = [is_legal(number, episode, time, k) or (is_last and is_terminal) for k in range(4)]
             assert step.obs["action_mask"][i].bool().tolist() == [*legal, True]
             assert (step.is_last[i], step.is_terminal[i]) == (is_last, is_last and is_terminal)
@@ -159,9 +158,7 @@ def test_a_state_without_a_legal_action_is_an_error_where_it_is_hidden(make):
 def test_where_an_episode_begins_there_is_no_reward_and_no_end(make):
     """Vectors of arrays and of torch give rewards and flags of resets in all tests here."""
     for step in played(make(begins=(9.0, True))):
-        assert not step.reward[step.is_first].any()
-        assert not step.is_last[step.is_first].any()
-        assert not step.is_terminal[step.is_first].any()
+        assert not (step.reward.bool() | step.is_last | step.is_terminal)[step.is_first].any()
 
 
 @rule("21 said")
@@ -172,9 +169,6 @@ def test_hidden_steps_are_said_once(make, road, said):
     lines = [line for line in said if "resets in the step that ends an episode, so an episode begins one step" in line]
     assert lines == said
     assert len(lines) == (road in HIDING)
-
-
-# Masks of infos: 4
 
 
 @rule("4 added")
@@ -190,9 +184,6 @@ def test_masks_that_come_late_are_refused_unless_they_are_excluded(make):
     raises(EnvError, "info.* has an action_mask.*exclude_keys", make, masks="late")
     for masks in ("late", "info", "obs"):
         assert "action_mask" not in played(make(masks=masks, settings={"exclude_keys": "action_mask"}))[-1].obs
-
-
-# Executed actions and their counts: 5 to 9
 
 
 @rule("5 executed")
@@ -224,33 +215,27 @@ def test_an_executed_action_that_does_not_fit_is_an_error(make, tells):
 
 @rule("8 takeovers")
 def test_takeovers_are_counted(make):
-    rates, steps, rows, info = counted(make(tells="takeover"))
-    assert rates["human/steps"] == rows["is_intervention"].sum()
-    assert rates["human/rate"] == rates["human/steps"] / steps
-    assert {"success_rate", "success_rate_assisted", "success_rate_alone"} <= info.keys()
+    collector = collected(make(tells="takeover"))
+    rates, parts = collector.pop_action_rates(), collector.pop_episodes(at_the_end=True)
+    assert rates["human/steps"] == roads.stored_rows(collector)["is_intervention"].sum()
+    assert rates["human/rate"] == rates["human/steps"] / collector.env_steps
+    assert {"success_rate", "success_rate_assisted", "success_rate_alone"} <= {x for part in parts for x in part.info}
 
 
 @rule("9 filters")
 def test_filtered_steps_are_counted(make):
-    assert counted(make(tells="filter"))[0] == {"env/filtered_rate": 1.0}
-
-
-def counted(env, turns=40):
-    """Return what is logged of some turns, the env steps, the stored rows, and the means of episodes."""
-    collector = roads.collector_of(env, Chooser())
-    for _ in range(turns):
-        collector.collect()
-    collector.settle()
-    episodes = collector.pop_episodes(at_the_end=True)
-    info = {name: x for part in episodes for name, x in part.info.items()}
-    return collector.pop_action_rates(), collector.env_steps, roads.stored_rows(collector), info
-
-
-# Answers of vectors that are wrong
+    assert collected(make(tells="filter")).pop_action_rates() == {"env/filtered_rate": 1.0}
 
 
 def changed(place, change):
     return lambda answer: [*answer[:place], change(answer[place]), *answer[place + 1 :]]
+
+
+def failing(error):
+    def fail(obs):
+        raise error
+
+    return fail
 
 
 def without_final(info):
@@ -266,14 +251,13 @@ def without_final(info):
         (changed(2, lambda x: x[:, None]), r"terminated .*3, 1.*expected"),
         (changed(3, lambda x: x * np.nan), "truncated is .*bool"),
         (changed(4, without_final), "lacks the last observation"),
+        (changed(0, failing(SystemExit(0))), "failed with SystemExit: 0"),
+        (changed(0, failing(OSError("gone"))), "failed with OSError: gone"),
     ],
 )
 def test_wrong_answers_name_the_vector(make, road, spoil, message):
     if road.endswith("same") or "lacks" not in message:
-        raises((DataError, EnvError), f"(Stories|Simulator).*{message}", make, spoil=spoil)
-
-
-# Settings: 11, 12, 19, 20, 33
+        raises((DataError, EnvError), f"(Stories|Simulator|environments).*{message}", make, spoil=spoil)
 
 
 SETTINGS = {
@@ -305,9 +289,6 @@ def test_settings_of_single_environments_are_refused_by_name(make, setting):
         make(settings=setting)
 
 
-# Rewards and episodes: 13, 14, 16 to 18, 26
-
-
 @rule("13 exact")
 def test_scores_are_sums_of_rewards_before_they_were_rounded(make):
     evaluation = evaluate(make(), Chooser(), NUM)
@@ -322,43 +303,33 @@ def test_a_reward_that_float32_does_not_hold_is_an_error(make, bad):
         evaluate(make(bad_reward=bad), Chooser(), 9)
 
 
-def episodes_of(env, turns):
-    """Return count, sum of scores and of lengths of the episodes in some turns, and these episodes."""
-    collector = roads.collector_of(env, Chooser())
-    for _ in range(turns):
-        collector.collect()
-    parts = collector.pop_episodes(at_the_end=True)
-    count = sum(part.count.sum() for part in parts)
-    score, length = (sum((getattr(part, name) * part.count).sum() for part in parts) for name in ("score", "length"))
-    return [count, score, length], parts
-
-
 @rule("16 counted", ROADS)
 def test_episodes_are_counted(make):
-    env, other = make(), make()
-    found, parts = episodes_of(env, 40)
+    parts = collected(make()).pop_episodes(at_the_end=True)
     score, length, ended = np.zeros(NUM), np.zeros(NUM), []
-    for step, _ in story(other, 41):
+    for step, _ in story(make(), 41):
         first = step.is_first.numpy()
         score, length = np.where(first, 0, score + step.reward.numpy()), np.where(first, 0, length + 1)
-        ended += [(1, score[i], length[i]) for i in np.flatnonzero(step.is_last)]
-    assert found == pytest.approx(np.sum(ended, 0), rel=1e-6)
-    assert max(part.longest.max() for part in parts) == max(length for _, _, length in ended)
+        lucky = [Story.is_lucky(number, episode) for number, episode, *_ in keys(step)]
+        ended += [(1, score[i], length[i], lucky[i]) for i in np.flatnonzero(step.is_last)]
+    assert roads.totals(parts) == pytest.approx(np.sum(ended, 0), rel=1e-6)
+    assert max(part.longest.max() for part in parts) == max(length for _, _, length, _ in ended)
 
 
 @rule("16 mover")
 def test_scores_of_games_are_the_first_players(make):
     """The last mover wins."""
     for moves, sign in ((3, 1), (4, -1)):
-        (count, score, _), _ = episodes_of(make(lengths=((moves,),), alternates=True), 40)
+        collector = collected(make(lengths=((moves,),), alternates=True))
+        count, score, *_ = roads.totals(collector.pop_episodes(at_the_end=True))
         assert score == sign * count
 
 
 @rule("16 terminated")
 def test_what_ended_an_episode_is_known(make):
-    (count, _, _), parts = episodes_of(make(), 40)
+    parts = collected(make()).pop_episodes(at_the_end=True)
     terminated = sum((part.info["terminated"] * part.count).sum() for part in parts)
-    assert 0.5 < terminated / count < 0.8
+    assert 0.5 < terminated / roads.totals(parts)[0] < 0.8
 
 
 @rule("17 players")
@@ -377,8 +348,6 @@ def test_an_episode_that_is_cut_off_does_not_change_which_count(make, road):
     lengths = evaluate(make(num=2, lengths=((10**9,), (3, 9))), Chooser(), 4, most_steps=10).lengths
     assert lengths == [10, 10, 3, 9 - (road in HIDING)]
 
-
-# Values: 22 to 25
 
 ANY64 = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 VALUES = [
@@ -449,9 +418,6 @@ def test_networks_read_aligned_rows(make):
     assert not any(x.data_ptr() % 64 for step in played(make()) for x in step.obs.values())
 
 
-# 27, 30, 34
-
-
 @rule("27 truncated", ROADS)
 def test_episodes_can_be_ended_from_outside(make):
     """In environments that say so, each alone; else all."""
@@ -470,8 +436,7 @@ def test_episodes_can_be_ended_alone(make):
 
 @rule("30 seeds")
 def test_seeds_are_derived_and_repeatable(make):
-    values = [[step.obs["value"] for step in played(make())] for _ in range(2)]
-    assert all(map(torch.equal, *values))
+    assert all(map(torch.equal, *([step.obs["value"] for step in played(make())] for _ in range(2))))
     env = make()
     one, two, other = (env.reset(seed).obs["value"] for seed in (5, 5, 60))
     assert torch.equal(one, two)

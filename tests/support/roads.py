@@ -35,6 +35,13 @@ HIDING = ("arrays_same", "arrays_undeclared", "arrays_list_infos", "torch_same",
 """Where the step behind a reset is hidden."""
 
 
+def to_tensors(value):
+    """Return nested arrays as tensors."""
+    if isinstance(value, dict):
+        return {key: to_tensors(part) for key, part in value.items()}
+    return tuple(map(to_tensors, value)) if isinstance(value, tuple) else torch.from_numpy(np.asarray(value))
+
+
 def stack(values):
     """Return nested values as arrays."""
     if isinstance(values[0], dict):
@@ -68,11 +75,7 @@ class Stories(VectorEnv):
             self.device = torch.device("cpu")
 
     def convert(self, value):
-        if isinstance(value, dict):
-            return {key: self.convert(part) for key, part in value.items()}
-        if isinstance(value, tuple):
-            return tuple(map(self.convert, value))
-        return torch.from_numpy(np.asarray(value)) if self.tensors else value
+        return to_tensors(value) if self.tensors else value
 
     def batch(self, observations):
         """Return the observations; environments that use their memory again make their vector do so."""
@@ -310,6 +313,14 @@ def stored_rows(collector):
     """All rows of its replay."""
     storage = collector.sink.storage
     return storage.read(storage.oldest, storage.count)
+
+
+def totals(parts):
+    """Return the number of the episodes, and the sums of their scores, lengths and successes."""
+    success = [part.info.get("success_rate", 0 * part.score) for part in parts]
+    columns = [[np.ones(len(part.count)), part.score, part.length] * part.count for part in parts]
+    numbers = np.concatenate([np.zeros((3, 1)), *columns], 1).sum(1).tolist()
+    return [*numbers, sum(float(np.nansum(x * part.count)) for x, part in zip(success, parts, strict=True))]
 
 
 WRONG = (AssertionError, pytest.fail.Exception)
