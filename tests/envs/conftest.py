@@ -3,7 +3,7 @@
 import pytest
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_vector_env
+from roads import make_vector_env
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Environments on a device show the rows that environments on the host show; and their mistakes are named."""
+"""Environments on a device: conversions are those of the host, and mistakes are named."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -9,30 +9,18 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-import device_vectors
 import reverie
-from device_vectors import (
-    SPACE,
-    Batched,
-    TorchCycle,
-    check_rows,
-    jax_env,
-    jax_task,
-    random_rows,
-    torch_env,
-)
+from device_vectors import SPACE, TorchCycle, jax_task, native
+from env_steps import play
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import DataError, EnvError
 from reverie.core.obs_codec import ObsCodec
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.tensor_codec import TensorCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows
-from reverie.envs.torch_vector import TorchVector
-from reverie.envs.vector_env import tensor_env
+from roads import OwnTensors, Simulator, make_vector_env, to_tensors
 
 CPU = torch.device("cpu")
-MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED, AutoresetMode.SAME_STEP]
 OBSERVATIONS = [
     spaces.Box(-2, 2, (3,)), spaces.Box(0, 9, (2, 3), np.int64), spaces.Box(0, 255, (6, 5, 3), np.uint8),
     spaces.Box(0, 255, (3, 36, 40), np.uint8), spaces.Box(0, 255, (7, 8), np.uint8), spaces.Box(0, 1, (5, 5, 4)),
@@ -56,12 +44,6 @@ def encode(space, obs, num):
     return TensorCodec(vector, EnvConfig()).encode(TensorRows(obs, none.float(), none, none))[0]
 
 
-def to_tensors(value):
-    if isinstance(value, dict):
-        return {key: to_tensors(part) for key, part in value.items()}
-    return tuple(map(to_tensors, value)) if isinstance(value, tuple) else torch.from_numpy(np.asarray(value))
-
-
 @pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
 def test_observations_are_converted_as_on_the_host(space):
     from gymnasium.vector.utils import batch_space
@@ -81,29 +63,6 @@ def test_actions_are_converted_as_on_the_host(space):
     torch.testing.assert_close(action_decoder(space, CPU)(torch.from_numpy(flat)), to_tensors(codec(flat)))
 
 
-NUMS = [64, *(pytest.param(num, marks=pytest.mark.nightly) for num in (1, 3))]
-"""Of environments; tests/twin plays few."""
-
-
-@pytest.mark.parametrize("num", NUMS)
-@pytest.mark.parametrize("mode", MODES)
-def test_rows_of_each_autoreset_mode(mode, num):
-    check_rows(random_rows(torch_env(num, mode), 200), hidden=mode == AutoresetMode.SAME_STEP)
-
-
-def test_rows_of_a_vector_that_does_not_reset_whatever_its_metadata_say():
-    """As ManiSkillVectorEnv, which always declares SAME_STEP."""
-    cycle = TorchCycle(64, AutoresetMode.DISABLED)
-    cycle.metadata, cycle.auto_reset = {"autoreset_mode": AutoresetMode.SAME_STEP}, False
-    check_rows(random_rows(tensor_env(TorchVector(cycle), EnvConfig(num=64), 0), 200))
-
-
-@pytest.mark.parametrize("num", NUMS)
-def test_rows_of_an_environment_in_jax(num):
-    pytest.importorskip("jax")
-    check_rows(random_rows(jax_env(num), 200))
-
-
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -115,7 +74,7 @@ def test_rows_in_jax_on_a_gpu_are_in_no_memory_that_is_used_again(device):
 
     runs = []
     for place in ("cpu", device):
-        env = tensor_env(JaxVector(jax_task(), 64, place), EnvConfig(num=64), 0)
+        env = native(JaxVector(jax_task(), 64, place))
         rng, step, rows = torch.Generator().manual_seed(0), env.reset(1), []
         for _ in range(60):
             rows.append([step.obs["observation"], step.reward, step.is_first, step.is_last, step.is_terminal])
@@ -127,56 +86,29 @@ def test_rows_in_jax_on_a_gpu_are_in_no_memory_that_is_used_again(device):
     torch.testing.assert_close(*runs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("auto_reset", [True, False])
-def test_rows_of_simulators_that_are_no_vectors_of_gymnasium(auto_reset):
-    config = EnvConfig(num=64, vectorization="native", kwargs={"auto_reset": auto_reset})
-    env = make_vector_env(config, seed=0, factory=Batched)
-    rows = random_rows(env, 200)
-    check_rows(rows, hidden=True)
-    assert rows["is_terminal"].sum() > 100
+def test_successes_are_in_no_memory_that_is_used_again():
+    simulator = Simulator(3, spoil=lambda answer: [*answer[:4], {"success": answer[2]}])
+    env = native(simulator)
+    play(env, 2)
     kept = env.success.clone()
-    env.vector.vector.flags[:] = True
-    assert torch.equal(env.success, kept)
+    simulator.flags[:] = True
+    assert env.success.equal(kept)
+
+
+def test_spaces_of_their_own_kind_are_read():
+    simulator = Simulator(3)
+    simulator.single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)
+    assert native(simulator).obs_spec["observation"].shape == (4,)
 
 
 def test_a_function_of_a_vector_needs_the_setting():
     with pytest.raises(EnvError, match=r"set env\.vectorization = native"):
-        make_vector_env(EnvConfig(num=4), seed=0, factory=Batched)
+        make_vector_env(EnvConfig(num=4), seed=0, factory=Simulator)
 
 
-def test_truncation_ends_all_episodes():
-    env = torch_env(3)
-    assert env.truncate(env.reset(0), [1]).is_last.all()
-    assert env.step(torch.eye(2)[[0] * 3]).is_first.all()
-
-
-def test_a_vector_that_hides_its_last_observations_is_refused():
-    config = EnvConfig(num=4, vectorization="native")
-    with pytest.raises(EnvError, match="metadata"):  # unless it declares how it resets
-        random_rows(make_vector_env(config, seed=0, factory=lambda num_envs: Batched(num_envs, final=None)), 50)
+def test_what_rsl_rl_sees_is_refused():
     with pytest.raises(EnvError, match="rsl_rl"):
-        make_vector_env(config, seed=0, factory=lambda num_envs: mock.Mock(num_envs=num_envs))
-
-
-class Pushed(TorchCycle):
-    """Records the sizes of actions that are numbers."""
-
-    single_action_space = spaces.Box(-1, 1, (2,))
-
-    def step(self, action):
-        answer = super().step(action[:, 0].long())
-        self.actions[-1] = action.abs().sum(1)
-        return answer
-
-
-@pytest.mark.parametrize("kind", [TorchCycle, Pushed])
-def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros(kind):
-    vector = kind(8, AutoresetMode.SAME_STEP)
-    env = tensor_env(TorchVector(vector), EnvConfig(num=8), 0)
-    step = env.reset(0)
-    for _ in range(30):
-        ended, step = step.is_last, env.step(torch.eye(2)[[1] * 8])
-        assert torch.equal(vector.actions[-1] == 0, ended)
+        native(mock.Mock(num_envs=4))
 
 
 def spoiled(number, change):
@@ -187,28 +119,6 @@ def spoiled(number, change):
     return spoil
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"spoil": spoiled(2, torch.Tensor.float)}, "terminated is .*float32.*bool"),
-        ({"spoil": spoiled(1, lambda x: x[:, None])}, r"reward is \[3, 1\]"),
-        ({"spoil": spoiled(0, lambda x: x[:, :2])}, r"observation 'observation' is \[3, 2\]"),
-        ({"spoil": spoiled(4, lambda _: {"final_obs": torch.zeros(2, 4)}), "mode": AutoresetMode.SAME_STEP}, "shapes"),
-        ({"spoil": lambda answer: answer[:4]}, "expected 5 values"),
-        ({"mode": AutoresetMode.SAME_STEP, "final": None}, "lacks the last observations"),
-    ],
-)
-def test_what_a_vector_does_wrong_is_named(options, message):
-    with pytest.raises((DataError, EnvError), match=message):
-        random_rows(torch_env(3, **options), 50)
-
-
-def test_a_vector_that_overwrites_its_rows_is_named():
-    memory = torch.zeros(3, 4)
-    with pytest.raises(DataError, match="memory of those of the step before"):
-        random_rows(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
-
-
 def test_pictures_of_another_dtype_and_missing_parts_are_named():
     space = spaces.Box(0, 255, (6, 5, 3), np.uint8)
     with pytest.raises(DataError, match="float32: expected uint8"):
@@ -217,83 +127,33 @@ def test_pictures_of_another_dtype_and_missing_parts_are_named():
         encode(spaces.Dict(arm=SPACE), {"leg": torch.rand(2, 4)}, 2)
 
 
-@pytest.mark.parametrize("setting", [{"frame_stack": 2}, {"wrappers": ("FlattenObservation",)}, {"resize": (8, 8)},
-                                     {"restarts": 3}, {"vectorization": "async"}])  # fmt: skip
-def test_settings_of_single_environments_are_refused(setting):
-    with pytest.raises(ConfigError, match=next(iter(setting))):
-        tensor_env(TorchVector(TorchCycle(2)), EnvConfig(num=2, **setting), 0)
-
-
 def test_a_function_of_a_module_makes_the_vector(tmp_path, monkeypatch):
     (tmp_path / "my_cycles.py").write_text("from device_vectors import TorchCycle\nmake = TorchCycle\n")
     monkeypatch.syspath_prepend(tmp_path)
     config = EnvConfig(id="my_cycles:make", num=3, vectorization="native", kwargs={"chances": [0.5, 0.0]})
     env = make_vector_env(config, seed=0)
-    assert env.defers
-    assert random_rows(env, 20)["is_terminal"].sum() == 0
+    assert not any(step.is_terminal.any() for step in play(env, 20))
 
 
-class Masked(device_vectors.TorchCycle):
-    """Shows a mask without any legal action at the end of each episode."""
-
-    single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(2))
-
-    def _obs(self):
-        return {"observation": super()._obs(), "action_mask": (~self.ended[:, None]).expand(-1, 2).int()}
-
-
-def test_a_mask_without_a_legal_action_forbids_nothing():
-    step = (env := tensor_env(TorchVector(Masked(4)), EnvConfig(num=4), 0)).reset(0)
-    for _ in range(20):
-        step = env.step(torch.eye(2)[[0] * 4])
-        assert step.obs["action_mask"].all()
-    vector = Masked(4)
+def test_masks_have_the_shape_of_actions():
+    vector = TorchCycle(4)
     vector.single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(3))
     with pytest.raises(EnvError, match="action_mask"):
-        tensor_env(TorchVector(vector), EnvConfig(num=4), 0)
+        native(vector)
     vector.single_observation_space = spaces.Dict(action_mask=spaces.MultiBinary((2, 3)))
     vector.single_action_space, flags = spaces.MultiDiscrete([3, 3]), torch.arange(24).view(4, 2, 3) % 5 > 0
     vector._obs = lambda: {"action_mask": flags.clone()}
-    env = tensor_env(TorchVector(vector), EnvConfig(num=4), 0)
-    assert env.reset(0).obs["action_mask"].tolist() == flags.reshape(4, 6).tolist()
+    assert native(vector).reset(0).obs["action_mask"].tolist() == flags.reshape(4, 6).tolist()
 
 
-class Own:
-    """A vector of tensors that is no Gymnasium vector."""
-
-    num_envs, device, max_episode_steps = 2, CPU, None
-    observation_space, action_space = SPACE, spaces.Discrete(2)
-
-    def __init__(self, num_envs):
-        self.num_envs = num_envs
-
-    def reset(self, seed):
-        none = torch.zeros(self.num_envs, dtype=torch.bool)
-        return TensorRows(torch.zeros(self.num_envs, 4), torch.zeros(self.num_envs), none, none)
-
-    def step(self, action):
-        return self.reset(None)
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-    def close(self):
-        pass
-
-
-def test_a_tensor_vector_is_used_as_it_is():
-    env = make_vector_env(EnvConfig(num=5, vectorization="native"), seed=0, factory=Own)
-    assert env.defers
-    assert env.step(env.reset().obs["observation"][:, :2]).reward.shape == (5,)
-
-
-class LostEnds(Own):
+class LostEnds(OwnTensors):
     """Shows the first observation of the next episode in place of the last."""
 
     max_episode_steps = length = 6
+
+    def __init__(self, num_envs):
+        super().__init__(num_envs)
+        self.observation_space, self.action_space = SPACE, spaces.Discrete(2)
 
     def reset(self, seed):
         self.time, self.last = torch.zeros(self.num_envs), torch.zeros(self.num_envs, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Rows from real vector environments, sync and async: flags, rewards, seeds, at once and later."""
+"""Environments that are stepped one by one, in this process or in workers: at once and later."""
 
 import functools
 
@@ -7,49 +7,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import env_zoo
-from env_steps import FIELDS, as_bytes, go_on, play, rows
+from env_steps import as_bytes, go_on, play, rows
 from reverie.agent.conversion import obs_to_step
 from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
-from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
 from reverie.envs.limits import DeclaredBounds, LimitCheck
-from reverie.envs.slot_vector_env import make_vector_env
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
-
-
-def test_rewards_are_also_there_as_they_were_given(make):
-    env = make(functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7]))
-    env.reset()
-    assert env.exact_rewards.tolist() == [0.0]
-    for exact in (0.1, 0.7):
-        step = env.step(torch.zeros(1, 2))
-        assert (env.exact_rewards.tolist(), step.reward.tolist()) == ([exact], [float(np.float32(exact))])
-    env.restore(env.snapshot(), step)
-    assert env.exact_rewards is None
-
-
-@given(ends=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=3))
-@settings(max_examples=15, deadline=None)
-def test_rows_of_any_endings(ends):
-    queue = list(ends)
-    env = make_vector_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
-    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
-    assert [got[name].dtype for name in FIELDS] == [torch.float32, torch.bool, torch.bool, torch.bool]
-    for i, (terminate_at, truncate_at) in enumerate(ends):
-        terminal = 0 < terminate_at <= truncate_at
-        length = terminate_at if terminal else truncate_at
-        time = torch.arange(15) % (length + 1)
-        assert (got["observation"][:, i, 0] == time).all()
-        assert (got["is_first"][:, i] == (time == 0)).all()
-        assert (got["is_last"][:, i] == (time == length)).all()
-        assert (got["is_terminal"][:, i] == (time == length) & torch.tensor(terminal)).all()
-        assert (got["reward"][:, i] == (time > 0)).all()
 
 
 def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
@@ -119,23 +86,12 @@ def test_terminations_at_most_three_times_after_the_same_steps_are_no_coincidenc
     assert ["and 3 of 4 were terminated then. If that is a time limit" in text for text in said] == [True]
 
 
-def test_steps_do_not_change_when_the_next_is_taken(make):
-    steps = play(make(functools.partial(Count, truncate_at=9)), 3)
-    assert [step.obs["observation"].item() for step in steps] == [0, 1, 2]
-
-
 ZOO = spaces.Dict(
-    {
-        "camera": spaces.Box(0, 255, (5, 6, 3), np.uint8),
-        "depth": spaces.Box(0.0, 1.0, (5, 6, 1), np.float32),
-        "joints": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
-        "gear": spaces.Discrete(3, start=1),
-        "slots": spaces.MultiDiscrete([2, 5]),
-        "lamps": spaces.MultiBinary(4),
-        "note": spaces.Text(6, min_length=0),
-        "nested": spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, ())}))),
-    }
-)
+    camera=spaces.Box(0, 255, (5, 6, 3), np.uint8), depth=spaces.Box(0.0, 1.0, (5, 6, 1), np.float32),
+    joints=spaces.Box(-np.inf, np.inf, (2, 3), np.float64), gear=spaces.Discrete(3, start=1),
+    slots=spaces.MultiDiscrete([2, 5]), lamps=spaces.MultiBinary(4), note=spaces.Text(6, min_length=0),
+    nested=spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, ())}))),
+)  # fmt: skip
 
 
 @BOTH
@@ -153,35 +109,11 @@ def test_every_kind_of_space_through_shared_memory(make, vectorization):
             np.testing.assert_allclose(got[key][t], [value, value], rtol=1e-6)
 
 
-def test_actions_arrive_unflattened(make):
-    space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Box(-4.0, 4.0, (2,))})
-    inner = env_zoo.Scripted(spaces.Discrete(2), [0], action_space=space)
-    play(make(inner), 2, torch.tensor([[0.0, 0.0, 1.0, 0.5, -9.0]]))
-    assert (inner.actions[0]["a"], inner.actions[0]["b"].tolist()) == (3, [2.0, -4.0])
-
-
-def test_seeds_are_derived_and_repeatable(make):
-    one, two, other = (rows(make(env_zoo.Seeded, seed=seed, num=3), 9)["observation"] for seed in (5, 5, 6))
-    assert (one == two).all()
-    assert not (one == other).any()
-    assert len(set(one[0].ravel().tolist())) == 3
-    assert (one[0] != one[6]).all()  # a new episode is a new draw
-
-
 # Actions sent now and answered later: the same rows, the same errors, and an end that does not hang
 
 
 def processes(env):
     return [slot.process for slot in env.vector._slots]
-
-
-@BOTH
-def test_sent_and_received_rows_are_those_of_step(make, vectorization):
-    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vectorization=vectorization)
-    assert as_bytes(reference.reset()) == as_bytes(env.reset())
-    for _ in range(14):
-        env.send(torch.zeros(3, 2))
-        assert as_bytes(reference.step(torch.zeros(3, 2))) == as_bytes(env.receive())
 
 
 def test_an_environment_in_this_process_steps_when_its_row_is_received(make):
@@ -226,23 +158,21 @@ def test_what_is_asked_between_send_and_receive(make, vectorization):
 
 @BOTH
 def test_methods_and_attributes_of_environments_between_two_steps(make, vectorization):
-    reference, env = (
-        make(env_zoo.Seeded, num=2),
-        make(env_zoo.Seeded, num=2, vectorization=vectorization, max_episode_steps=50),
-    )
-    reference.reset(), env.reset()
+    settings = {}, {"vectorization": vectorization, "max_episode_steps": 50}
+    reference, env = (make(env_zoo.Seeded, num=2, **options) for options in settings)
     for each in (reference, env):
-        each.send(torch.zeros(2, 2))
+        each.reset(), each.send(torch.zeros(2, 2))
     assert env.call("raise_to", 2, twice=True) == [4, 4]
     env.set_attr("level", 7)
     assert (env.call("level"), len({*env.call("np_random_seed")})) == ([7, 7], 2)
-    refused = {"call": ["levle", "broken", "reset"], "set_attr": ["levle"]}
-    messages = iter([r"environment 0 .* has no 'levle'.*'level'", r"'broken'\): environment 0 .*ValueError: a wall",
-                     r"'reset'\) is reserved for the run", r"environment 0 .* has no 'levle'.*'level'"])  # fmt: skip
-    for method, names in refused.items():
-        for name in names:
-            with pytest.raises(EnvError, match=next(messages)):
-                getattr(env, method)(name, *[1] * (method == "set_attr"))
+    for method, message in {
+        ("call", "levle"): r"environment 0 .* has no 'levle'.*'level'",
+        ("call", "broken"): r"'broken'\): environment 0 .*ValueError: a wall",
+        ("call", "reset"): r"'reset'\) is reserved for the run",
+        ("set_attr", "levle", 1): r"environment 0 .* has no 'levle'.*'level'",
+    }.items():
+        with pytest.raises(EnvError, match=message):
+            getattr(env, method[0])(*method[1:])
     assert None not in env.snapshot()  # a mistake of who calls is no failure of theirs
     assert as_bytes(reference.receive()) == as_bytes(env.receive())
 
@@ -278,9 +208,6 @@ def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path
     assert [process.exitcode for process in workers] == [-9, -9]
 
 
-# The generator of PyTorch is the learner's
-
-
 class Drawing(env_zoo.Seeded):
     """Seeds PyTorch when it is made, and shows what it draws from it in ``reset``, or seeds it there as well."""
 
@@ -314,21 +241,6 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
     assert go_on(env, 9) == go_on(fresh, 9)
 
 
-@BOTH
-def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vectorization):
-    space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), t=spaces.Box(0, 2**40, (1,), np.int64), f=spaces.Box(-9, 9, (1,)))
-    good = {"a": np.zeros(2, np.float32), "t": np.array([3]), "f": np.ones(1, np.float32)}
-    wide, late = good | {"a": np.array([0, 2.5], np.float32)}, good | {"t": np.array([2**31])}
-    factory = functools.partial(env_zoo.Scripted, space, [good, good, wide, late, late], truncated=(6,))
-    got = rows(make(factory, num=2, vectorization=vectorization), 20)
-    assert got["a"][2, :, 1].tolist() == [2.5, 2.5]
-    one, two = said
-    assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
-    assert "declares -1 to 1. It is used unchanged" in one
-    assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
-    assert "rounds numbers beyond 16,777,216" in two
-
-
 def test_later_rows_are_looked_at_in_each_31st_turn(said):
     check = LimitCheck({"a": DeclaredBounds(-np.ones(1), np.ones(1), False)})
     for turn in range(527):  # of 2 rows; number 527 is 17 * 31
@@ -338,24 +250,6 @@ def test_later_rows_are_looked_at_in_each_31st_turn(said):
     assert "observation 'a' is 3 at index (0,), but its space declares -1 to 1" in line
 
 
-def test_who_takes_the_rows_of_training_already_need_not_warn(said):
-    env = make_vector_env(
-        EnvConfig(), seed=0, warns=False, factory=lambda: env_zoo.Scripted(spaces.Box(0, 1, (1,)), [np.ones(1) * 2])
-    )
-    play(env, 3)
-    assert said == []
-
-
-@BOTH
-def test_episodes_can_be_ended_from_outside(make, vectorization):
-    env = make(functools.partial(Count, truncate_at=5), num=2, vectorization=vectorization)
-    env.reset()
-    step = env.truncate(env.step(torch.zeros(2, 2)), [1])
-    assert step.is_last.tolist() == [False, True]
-    step = env.step(torch.zeros(2, 2))
-    assert (step.is_first.tolist(), step.is_last.tolist()) == ([False, True], [False, False])
-
-
 def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
     assert make(id="CartPole-v1").max_episode_steps == 500
     assert make(id="CartPole-v1", max_episode_steps=7).max_episode_steps == 7
@@ -363,14 +257,6 @@ def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
     stated = env_zoo.Scripted(spaces.Discrete(2), [0])
     stated.max_steps = 30
     assert make(lambda: stated).max_episode_steps == 30
-
-
-@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
-def test_networks_read_aligned_rows(make, vectorization):
-    """NumPy aligns to 16 bytes, MKL's last bit depends on 64: a resumed run would differ from an undisturbed one."""
-    env = make(num=3, id="CartPole-v1", vectorization=vectorization)
-    steps = [env.reset(), *(env.step(torch.eye(2)[[0, 1, 0]]) for _ in range(8))]  # kept, so that memory is not reused
-    assert not any(x.data_ptr() % 64 for step in steps for x in step.obs.values())
 
 
 def test_agents_read_aligned_rows():

@@ -114,22 +114,15 @@ class ScriptedPolicy:
         return {"age": state[0]}
 
 
-class Rows:
-    """A sink that remembers."""
+class CountingSource:
+    """A replay that deals out zeros and counts; it remembers its rows."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Step, torch.Tensor, dict]] = []
+        self.sampled, self.fed_back = 0, []
 
     def add(self, step, action, extras):
         self.rows.append((step, action.clone(), dict(extras)))
-
-
-class CountingSource(Rows):
-    """A replay that deals out zeros and counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sampled, self.fed_back = 0, []
 
     def sample(self) -> Batch:
         self.sampled += 1
@@ -204,10 +197,8 @@ def fakes() -> SimpleNamespace:
     return SimpleNamespace(
         Env=ScriptedEnv,
         Policy=ScriptedPolicy,
-        Rows=Rows,
         Source=CountingSource,
         Algo=ScriptedAlgo,
         Meter=ListMeter,
         Sink=ListSink,
-        action_spec=ACTION,
     )

@@ -1,7 +1,6 @@
 """Cycles of three states with rewards 0, 0, 1, as vectors of torch tensors and in JAX; and what their rows must be."""
 
 import functools
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -9,8 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.torch_vector import TorchVector
-from reverie.envs.vector_env import tensor_env
+from roads import make_vector_env
 
 SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 """State, age of the episode in steps, the last action, and a number of the episode."""
@@ -67,43 +65,6 @@ class TorchCycle(VectorEnv):
         return tuple(self.spoil([self._obs(), reward, terminal, truncated, info]))
 
 
-class Batched:
-    """The cycle as by Isaac Lab, or by mjlab without its resets: no Gymnasium vector, with memory that it reuses."""
-
-    device, single_action_space = "cpu", spaces.Discrete(2)
-    single_observation_space = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)  # of its own kind
-
-    def __init__(self, num_envs, auto_reset=True, final="final_obs"):
-        self.num_envs, self.cfg = num_envs, SimpleNamespace(auto_reset=auto_reset)
-        self.cycle = TorchCycle(
-            num_envs, AutoresetMode.SAME_STEP if auto_reset else AutoresetMode.DISABLED, final=final
-        )
-        self.flags, self.memory = torch.zeros(2, num_envs, dtype=torch.bool), torch.zeros(num_envs, 4)
-
-    def reset(self, seed=None, env_ids=None):
-        options = None
-        if env_ids is not None:
-            self.flags[:, env_ids] = False
-            options = {"reset_mask": torch.zeros(self.num_envs).index_fill(0, env_ids, 1) > 0}
-        return self.memory.copy_(self.cycle.reset(seed=seed, options=options)[0]), {}
-
-    def step(self, action):
-        assert self.cfg.auto_reset or not self.flags.any()  # ended environments have to be reset at once
-        obs, reward, self.flags[0], self.flags[1], info = self.cycle.step(action)
-        info["success"] = self.flags[0]
-        return self.memory.copy_(obs), reward, *self.flags, info
-
-    @property
-    def unwrapped(self):
-        return self
-
-    def get_observations(self):
-        """As in mjlab 1.4, and in wrappers for rsl_rl."""
-
-    def close(self):
-        pass
-
-
 class Tensors(VectorWrapper):
     """A vector of arrays as one of tensors."""
 
@@ -116,8 +77,14 @@ class Tensors(VectorWrapper):
         return (*(torch.tensor(x) for x in (obs, *values)), info)
 
 
+def native(vector):
+    """The environments of a vector that is made already."""
+    config = EnvConfig(num=vector.num_envs, vectorization="native")
+    return make_vector_env(config, seed=0, factory=lambda num_envs: vector)
+
+
 def torch_env(num, mode=AutoresetMode.NEXT_STEP, **options):
-    return tensor_env(TorchVector(TorchCycle(num, mode, **options)), EnvConfig(num=num), 0)
+    return native(TorchCycle(num, mode, **options))
 
 
 @functools.cache
@@ -175,45 +142,4 @@ def match_task():
 def jax_env(num, **options):
     from reverie.envs.jax_vector import JaxVector
 
-    return tensor_env(JaxVector(jax_task(**options), num), EnvConfig(num=num), 0)
-
-
-def random_rows(env, turns, seed=0):
-    """The rows of random actions, ``[turns + 1, N, ...]`` by column, with the actions after them."""
-    rng = torch.Generator().manual_seed(seed)
-    step, steps, actions = env.reset(1), [], []
-    for _ in range(turns + 1):
-        actions.append(torch.eye(2)[torch.randint(2, (env.num_envs,), generator=rng)])
-        steps.append(step)
-        step = env.step(actions[-1])
-    env.check()
-    rows = {
-        name: torch.stack([getattr(s, name) for s in steps])
-        for name in ("reward", "is_first", "is_last", "is_terminal")
-    }
-    return rows | {"obs": torch.stack([s.obs["observation"] for s in steps]), "action": torch.stack(actions)}
-
-
-def check_rows(rows, hidden=False):
-    """Compare rows with the conventions of ``core/types.py``, and with the cycle's rules.
-
-    ``hidden``: the first step of an episode can be hidden, as of vectors that reset in the same step.
-    """
-    first, last, reward = rows["is_first"], rows["is_last"], rows["reward"]
-    state, age, act, number = rows["obs"].unbind(-1)
-    assert first[0].all()
-    assert torch.equal(first[1:], last[:-1])  # a first row follows each last one, and nothing else
-    assert not (first & last).any()
-    assert not (rows["is_terminal"] & ~last).any()
-    assert (reward[first] == 0).all()
-    on = ~first[1:]
-    before = [x[:-1][on] for x in (state, age, number, rows["action"].argmax(-1))]
-    after = [x[1:][on] for x in (state, age, number, act, reward)]
-    assert torch.equal(after[2], before[2])  # of the same episode
-    assert torch.equal(after[3], before[3].float())  # the action was taken in its row
-    assert torch.equal(after[1], before[1] + 1)
-    assert torch.equal(after[0], (before[0] + 1) % 3)
-    assert torch.equal(after[4], (after[0] == 0).float())
-    begins = age[1:][first[1:]]
-    assert (age[0] == 0).all()
-    assert ((begins == 0) | hidden & (begins == 1)).all()
+    return native(JaxVector(jax_task(**options), num))

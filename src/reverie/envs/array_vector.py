@@ -147,6 +147,8 @@ class ArrayCodec:
             raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
         if self._mask is not None:
             flags = ensure_legal_choice(self._mask.batch(obs[MASK_KEY]), self._mask.spec, rows.terminal.numpy())
+            if rows.hidden_masks is not None:
+                ensure_legal_choice(self._mask.batch(rows.hidden_masks), self._mask.spec, terminal=False)
             obs = {**obs, MASK_KEY: flags.astype(np.int8)}
         if missing := self._obs.missing(obs):
             raise DataError(f"the observations lack '{missing[0]}', which their space declares.")

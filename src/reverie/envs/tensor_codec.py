@@ -79,6 +79,8 @@ class TensorCodec:
             )
         if MASK_KEY in obs:
             obs[MASK_KEY] = self._with_choice(obs[MASK_KEY], rows.terminal)
+            if rows.hidden_masks is not None:
+                self._with_choice(rows.hidden_masks.flatten(1) != 0, torch.zeros_like(rows.terminal))
         reward = rows.reward.float()
         self._fits[1] &= reward.isfinite().all()
         return obs, reward, rows.reward

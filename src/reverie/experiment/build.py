@@ -416,12 +416,12 @@ def build_collection(
     seeds: Mapping[str, int], run: Path | None, clock: Clock,
 ) -> tuple[ReplayBuffer | DeviceRollout, EnvCollector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
+    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
     if config.human.person == PERSON_PAGE and not env.can_end_one:
         raise ConfigError(
             f"human.person = 'page', env.num = {env.num_envs}: the keys S and F end one episode, but "
             "env.vectorization = native can only end those of all environments. Set env.num = 1, or sync."
         )
-    replay, store = _build_replay_and_store(config, algo, env, window, seeds["replay"], run, clock)
     collector = EnvCollector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is None or store.exact,

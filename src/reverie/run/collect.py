@@ -347,7 +347,7 @@ class EnvCollector:
             "takeovers": self.takeovers.state_dict(),
             "person": None if self.person is None else self.person.state_dict(),
             "rng": self.rng.bit_generator.state,
-            "unlogged": vars(join_episodes(self.unlogged_episodes)),
+            "unlogged": vars(join_episodes([*self.unlogged_episodes, *self.finished])),
         }
 
     def snapshots(self) -> list[bytes | None]:
