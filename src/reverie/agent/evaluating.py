@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from reverie.agent.player import Player, policy_mode
-from reverie.algos.latent_search import LatentSearchPolicy
-from reverie.algos.muzero import MuZero
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, RunError
@@ -81,7 +79,7 @@ class EvaluationMethods(Player):
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
         AtLeast(1).check("max_episode_steps", max_episode_steps)
-        policy = self.algo.policy if simulations is None else _searching_policy(self, simulations)
+        policy = self.algo.acting(simulations)
         mode = policy_mode(deterministic)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         is_named = isinstance(opponent, Path | str)
@@ -106,14 +104,6 @@ class EvaluationMethods(Player):
             return evaluation
         finally:
             played.close()
-
-
-def _searching_policy(player: Player, simulations: int) -> Policy[Any]:
-    """Return a policy that searches the agent's model; ConfigError if it has none to search in."""
-    AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
-    if isinstance(player.algo, MuZero):
-        return player.algo.acting(simulations)
-    return LatentSearchPolicy(player.algo, player.action_spec, simulations)
 
 
 class PerfectPolicy(RandomPolicy):

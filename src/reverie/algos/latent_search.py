@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v3 import DreamerV3
 from reverie.algos.planner import find_legal
-from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK_KEY, ActionSpec
+from reverie.core.specs import MASK_KEY
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.distributions import Categoricals
 from reverie.nn.functional import one_hot
@@ -22,22 +20,11 @@ from reverie.nn.state_space import Latent
 from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, Transition, search
 
 
-def can_search_latents(learner: object, action_spec: ActionSpec) -> bool:
-    """Return whether ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
-    parts = [*action_spec.parts.values()]
-    return isinstance(learner, DreamerV3) and len(parts) == 1 and len(parts[0].classes) == 1
-
-
 class LatentSearchPolicy:
     """Acts by a search of S simulations from the latents that the agent's own policy infers."""
 
-    def __init__(self, learner: Any, action_spec: ActionSpec, simulations: int) -> None:
-        """Raise ConfigError unless :func:`can_search_latents`."""
-        if not can_search_latents(learner, action_spec):
-            raise ConfigError(
-                f"simulations = {simulations}: expected an agent of dreamer_v3, plan2explore_v3 or r2dreamer with one "
-                "discrete action, or of muzero. Remove simulations."
-            )
+    def __init__(self, learner: Any, simulations: int) -> None:
+        """``learner``: a DreamerV3 with one discrete action."""
         self.learner = learner
         self.policy: Any = learner.policy
         # Differences that are small on the scale of returns by which the actor learns are the critic's errors.
@@ -56,7 +43,7 @@ class LatentSearchPolicy:
         return action.to(step.is_first.device), self.policy.override(after, action)
 
     def search(self, latent: Latent, obs: Obs) -> SearchResult:
-        """Search from latents ``[N, ...]``; ``obs`` may hold masks ``[N, A]``."""
+        """Search from latents ``[N, ...]``; ``obs`` may have masks ``[N, A]``."""
         root = self._node(latent, obs.get(MASK_KEY))
         return search(self._model, root, find_legal(obs, root.logits), torch.zeros_like(root.logits), self.settings)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
-from reverie.agent.planning import LATENT_SIMULATIONS, can_search
+from reverie.agent.planning import LATENT_SIMULATIONS
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, has_world_model, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
@@ -528,7 +528,7 @@ class Session:
             "goals": is_goal_agent(self.agent),
             "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
             "playable": has_env(self.agent),
-            "searches": can_search(self.agent),
+            "searches": self.agent.algo.can_search,
             "simulations": getattr(self.agent.config.algo, "num_simulations", LATENT_SIMULATIONS),
             "players": has_players(self.agent.obs_spec),
             "board": None if (cells := self._read_board(self.timeline.real[0])) is None else cells.shape,
