@@ -111,25 +111,20 @@ class Algorithm(NotesChanges, nn.Module):
     def acting(self, simulations: int | None = None) -> Policy[Any]:
         """Return the policy, which acts with the newest weights. Subclasses assign it to ``self._policy``.
 
-        ``simulations``: act by tree searches of so many nodes, at least 2; None: as trained.
-
-        Raises:
-            ConfigError: ``simulations`` is out of range, or there is no model to search in.
+        ``simulations``: act by tree searches of so many nodes, at least 2; None: as trained. ConfigError: it cannot.
         """
         if self._two_mode_modules is None:  # a config with a custom `build` has made this learner
             self.enter_eval_mode()
         if simulations is None:
             return self._policy
         AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
-        if not self.can_search:
-            raise ConfigError(
-                f"{type(self).__name__} does not search. Use an agent of muzero, or of dreamer_v3, plan2explore_v3 or "
-                "r2dreamer with one discrete action."
-            )
         return self._searching_policy(simulations)
 
     def _searching_policy(self, simulations: int) -> Policy[Any]:
-        raise missing_method_error(self, "_searching_policy")
+        raise ConfigError(
+            f"{type(self).__name__} does not search. Use an agent of muzero, or of dreamer_v3, plan2explore_v3 or "
+            "r2dreamer with one discrete action."
+        )
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.

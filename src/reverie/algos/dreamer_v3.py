@@ -163,7 +163,7 @@ class DreamerV3(ActorCritic, Dreamer):
         self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
 
     def _searching_policy(self, simulations: int) -> Policy[Any]:
-        return LatentSearchPolicy(self, simulations)
+        return LatentSearchPolicy(self, simulations) if self.can_search else super()._searching_policy(simulations)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
