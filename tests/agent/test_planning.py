@@ -151,11 +151,3 @@ def test_evaluations_search_as_long_as_they_are_told(muzero, monkeypatch):
     assert set(asked) == {3}
     with pytest.raises(ConfigError, match=r"simulations = 2\.5"):
         muzero.evaluate(1, simulations=2.5)
-
-
-def test_as_many_simulations_as_in_training_play_the_same_episodes(tmp_path):
-    settings = SMALL | {"algo.normalize_obs": "running", "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}
-    settings |= {"algo.num_simulations": 4, "algo.batch_size": 4, "algo.networks.latent": 16, "steps": 60}
-    agent = reverie.train("muzero", "CartPole-v1", run=tmp_path / "run", envs=1, tensorboard=False, **settings).agent
-    plain, same = (agent.evaluate(3, seed=1, simulations=number) for number in (None, 4))
-    assert same.lengths == plain.lengths
