@@ -89,6 +89,12 @@ class Story(gymnasium.Env):
         return obs, 2.0 * self.t, self.t == self.length, False, info | (executed if is_replaced else {})
 
 
+@pytest.fixture(autouse=True)
+def _no_renderer(monkeypatch):
+    """Mesa's LLVM, which EGL loads, and Triton's do not go together in a process."""
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+
+
 def log_of(door, agent):
     """The actions of two episodes by their rows."""
     Story.log = {}

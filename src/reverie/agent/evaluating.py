@@ -98,7 +98,7 @@ class EvaluationMethods(Player):
                 evaluation = play_episodes(
                     played, policy, episodes, mode, np.array if record else None, seed=seed,
                     env_steps=config.exploration_step(self.step), most_steps=self.episode_limit, opponent=rival,
-                    clip_rewards=self.clip_rewards if config.clips_told_rewards else None,
+                    clip=self.clip_rewards if config.clips_policy_rewards else None,
                 )  # fmt: skip
             if evaluation.cut_off:
                 logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")

@@ -159,7 +159,7 @@ class DreamerV3(ActorCritic, Dreamer):
         if self.probe is not None:
             self.probe_optim: Optimizer = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
-        self.can_search = [len(part.classes) for part in action_spec.parts.values()] == [1]
+        self.can_search: bool = [len(part.classes) for part in action_spec.parts.values()] == [1]
         self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
 
     def _searching_policy(self, simulations: int) -> Policy[Any]:

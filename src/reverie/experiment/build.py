@@ -140,7 +140,7 @@ class Experiment:
                 env, self.algo.policy, episodes, mode, _shrink_frame if films else None, seed=seed,
                 env_steps=self.clock.env_steps,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode), opponent=opponent,
-                clip_rewards=CLIPS[self.config.env.clip_reward] if self.config.clips_told_rewards else None,
+                clip=CLIPS[self.config.env.clip_reward] if self.config.clips_policy_rewards else None,
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
             remark = "their scores, marked *, include only these steps"

@@ -292,7 +292,7 @@ class ExperimentConfig(Config):
         return self.env.merge(changes).merge(self.eval_env_overrides, "eval_env")
 
     @property
-    def clips_told_rewards(self) -> bool:
+    def clips_policy_rewards(self) -> bool:
         """Whether a policy in evaluations, whose scores are true, is told clipped rewards as in training."""
         return self.eval_env_config.clip_reward != self.env.clip_reward
 

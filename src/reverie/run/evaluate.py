@@ -174,7 +174,7 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
 def evaluate(
     env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: FrameFn | None = None, *,
     seed: int | None = None, env_steps: int = 0, most_steps: int | None = None, opponent: Policy[Any] | None = None,
-    clip_rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+    clip: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
@@ -183,7 +183,7 @@ def evaluate(
     if all frames have the same size. Exploration schedules continue from ``env_steps``; they matter only in mode
     ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
     None: never. If ``env`` cannot end it, its further rows count for nobody, and all environments begin new episodes
-    once none plays one that counts. ``clip_rewards`` changes what the policy is told of the rewards, not the scores.
+    once none plays one that counts. ``clip`` changes what the policy is told of the rewards, not the scores.
 
     In games of two players, ``policy`` plays against ``opponent``, half of the games in each seat; None: against random
     moves, and its strength is measured, if the solution of the game is known.
@@ -223,8 +223,8 @@ def evaluate(
         if (is_done | is_cut).all():
             step, is_cut[:] = env.reset(), False
             continue
-        told = step if clip_rewards is None else replace(step, reward=torch.from_numpy(clip_rewards(rewards)).float())
-        _, step, state = take_turn(env, policy, told, state, mode)
+        clipped = step if clip is None else replace(step, reward=torch.from_numpy(clip(rewards)).float())
+        _, step, state = take_turn(env, policy, clipped, state, mode)
         num_turns += 1
         if env.executed_actions is not None:
             num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()
