@@ -246,7 +246,8 @@ class Player:
             flat = {key: x[None] for key, x in flat_obs.items()}
         else:
             flat = self.observer.batch(obs, count, stacks, first, action_mask)
-        step = obs_to_step(flat, first, self.clip_rewards(reward))
+        reward = reward if self.config.env.clip_reward == "none" else self.clip_rewards(reward)
+        step = obs_to_step(flat, first, reward)
         return count is None, step, AgentState(state.policy, stacks, goal)
 
     def inspect(
