@@ -65,11 +65,6 @@ def test_a_model_gets_its_state_and_the_beginnings_of_episodes():
     assert len(model.begun) == sum(lengths)
 
 
-def test_an_agent_plays_as_it_does(trained):
-    agent = reverie.load(trained)
-    assert len(reverie.evaluate("CartPole-v1", agent, 2).scores) == 2
-
-
 @pytest.mark.parametrize("named", [["heuristics:lean", "TARGET"], ["TARGET", "--policy=heuristics:lean"]])
 def test_what_is_recorded_is_what_was_played(named, tmp_path, monkeypatch):
     (tmp_path / "heuristics.py").write_text("def lean(obs):\n    return int(obs[2] + obs[3] > 0)\n")

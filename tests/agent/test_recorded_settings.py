@@ -77,7 +77,7 @@ class Player:
 
     obs_spec: ClassVar = {}
 
-    def act(self, obs, state, deterministic, action_mask):
+    def turn(self, obs, reward, mask, state, **more):
         return 1, None
 
 

@@ -141,14 +141,14 @@ def test_recordings_that_cannot_be(agent, tmp_path):
 
 def test_actions_that_a_recording_replaces_are_told_to_the_agent(trained, monkeypatch):
     agent, known = load(trained), []
-    act = Agent.act
+    turn = Agent.turn
 
-    def watched(self, obs, state=None, **more):
+    def watched(self, obs, reward, mask, state, **more):
         if state is not None:
             known.append(int(state.policy.action.argmax()))
-        return act(self, obs, state, **more)
+        return turn(self, obs, reward, mask, state, **more)
 
-    monkeypatch.setattr(Agent, "act", watched)
+    monkeypatch.setattr(Agent, "turn", watched)
     config = RecordConfig(episodes=1, epsilon=0.5)
     episode, _ = record_episode(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, max_steps=30)
     assert episode["actions"].tolist()[:-1] == known
@@ -188,12 +188,12 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
     config = EnvConfig(frame_stack=frames)
     observer = ObsConverter(make_flat(config, lambda: env, 0, False), config)
 
-    def act(obs, state, deterministic, action_mask=None, goal=None):
+    def turn(obs, reward, mask, state, **more):
         state = state or observer.stacks(1)
         observer(obs, *state, env.time == 0)
         return 0, state
 
-    agent = SimpleNamespace(act=act, observer=observer, config=ExperimentConfig())
+    agent = SimpleNamespace(turn=turn, observer=observer, config=ExperimentConfig())
     with pytest.raises(DataError, match=said):
         record_episode(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
 

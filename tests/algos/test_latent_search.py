@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from dreamer_configs import ACTIONS, OBS, build, build_r2
-from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ObsPart
 from reverie.core.types import Step
@@ -25,7 +24,7 @@ def test_the_model_is_the_most_likely_dream(make):
     torch.manual_seed(0)
     agent = make()
     agent.return_scale.high.fill_(30.0)
-    policy = LatentSearchPolicy(agent, ACTIONS["discrete"], 6)
+    policy = agent.acting(6)
     assert policy.settings.q_range_floor == 30  # smaller differences of values are not enlarged
     action, state = policy.act(rows(3), policy.initial(3), "eval")
     assert (action.sum(-1) == 1).all()
@@ -46,7 +45,7 @@ def test_illegal_actions_are_not_searched():
     torch.manual_seed(0)
     spec = OBS | {MASK_KEY: ObsPart(kind="mask", shape=(4,), dtype="bool")}
     agent = build().cfg.build(spec, ACTIONS["discrete"], seed=1)
-    policy = LatentSearchPolicy(agent, ACTIONS["discrete"], 8)
+    policy = agent.acting(8)
     legal = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 1]]).bool()
     for _ in range(5):
         action, _ = policy.act(rows(3, **{MASK_KEY: legal}), policy.initial(3), "eval")
@@ -55,5 +54,5 @@ def test_illegal_actions_are_not_searched():
 
 @pytest.mark.parametrize("actions", ["continuous", "mixed"])
 def test_other_actions_are_refused(actions):
-    with pytest.raises(ConfigError, match=r"simulations = 4: expected an agent of dreamer_v3"):
-        LatentSearchPolicy(build(actions), ACTIONS[actions], 4)
+    with pytest.raises(ConfigError, match="DreamerV3 does not search"):
+        build(actions).acting(4)

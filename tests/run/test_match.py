@@ -82,6 +82,11 @@ def test_strength_is_logged_where_the_solution_is_known(perfect):
     assert not play(Chooser(last_legal), None, 2, 1, frame_stack=2).strength  # other boards
 
 
+def test_positions_do_not_measure_a_policy_that_remembers_rows(perfect, monkeypatch):
+    monkeypatch.setattr(Chooser, "memoryless", lambda self, mode: False, raising=False)
+    assert not play(perfect, None, 2, 1).strength
+
+
 def test_a_confirmation_also_confirms_the_strength(perfect):
     first, extra = (replace(play(perfect, None, 2, 1), strength={"elo": elo}) for elo in (90.0, 30.0))
     assert first.merge(extra).strength == {"elo": 60}

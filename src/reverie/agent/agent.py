@@ -25,7 +25,6 @@ from reverie.core.types import Batch
 from reverie.datasets.config import dataset_config
 from reverie.datasets.data_path import DataLike
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded
-from reverie.envs.flat_env import CLIPS
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.folder import check_locations
 from reverie.run.result import run_html
@@ -105,9 +104,7 @@ class Agent(WorldModelMethods, PlanMethods, GoalMethods, EvaluationMethods):
             obs_list.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
         out: Any = create_empty_array(self.action_space, steps)
         action_rows = self.flatten_actions(concatenate(self.action_space, list(actions), out), steps)
-        reward = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
-        if self.config.env.clip_reward in CLIPS:
-            reward = np.array([CLIPS[self.config.env.clip_reward](x) for x in reward.tolist()], np.float32)
+        reward = self.clip_rewards(np.zeros(steps) if rewards is None else rewards)
         obs_arrays = {key: np.stack([flat_obs[key] for flat_obs in obs_list]) for key in obs_list[0]}
         columns = episode_rows(obs_arrays, action_rows, reward, terminal=terminal)
         tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from reverie.agent.player import Player, policy_mode
-from reverie.algos.latent_search import LatentSearchPolicy
-from reverie.algos.muzero import MuZero
 from reverie.core.bounds import AtLeast
 from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, RunError
@@ -81,7 +79,7 @@ class EvaluationMethods(Player):
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
         AtLeast(1).check("max_episode_steps", max_episode_steps)
-        policy = self.algo.policy if simulations is None else _searching_policy(self, simulations)
+        policy = self.algo.acting(simulations)
         mode = policy_mode(deterministic)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         is_named = isinstance(opponent, Path | str)
@@ -100,20 +98,13 @@ class EvaluationMethods(Player):
                 evaluation = play_episodes(
                     played, policy, episodes, mode, np.array if record else None, seed=seed,
                     env_steps=config.exploration_step(self.step), most_steps=self.episode_limit, opponent=rival,
+                    clip=self.clip_rewards if config.clips_policy_rewards else None,
                 )  # fmt: skip
             if evaluation.cut_off:
                 logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
             return evaluation
         finally:
             played.close()
-
-
-def _searching_policy(player: Player, simulations: int) -> Policy[Any]:
-    """Return a policy that searches the agent's model; ConfigError if it has none to search in."""
-    AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
-    if isinstance(player.algo, MuZero):
-        return player.algo.acting(simulations)
-    return LatentSearchPolicy(player.algo, player.action_spec, simulations)
 
 
 class PerfectPolicy(RandomPolicy):

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -49,9 +50,8 @@ NORMALIZED = (
     "the model learned in a VecNormalize. If that normalized observations, load the model with their statistics: "
     "{}.load(FILE, env=VecNormalize.load(STATISTICS, VEC_ENV))"
 )
-Choose = Callable[[Any, Any, bool, bool, Any], tuple[Any, Any]]
-"""Returns an action and the policy's next memory: for an observation, the memory, whether an episode begins, whether
-the most likely action is taken, and the legal actions."""
+Choose = Callable[[Any, Any, dict[str, Any]], tuple[Any, Any]]
+"""Returns an action and the policy's next memory: for an observation, the memory and other arguments by name."""
 
 
 def evaluate(
@@ -116,9 +116,8 @@ def _read_function(
     """
     names = _parameters(signature or function)[1:]  # the observation may be called state, too
 
-    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        arguments = dict.fromkeys(MASK_NAMES, mask) | {"state": memory, "deterministic": deterministic}
-        arguments["episode_start"] = np.array([is_first])
+    def choose(obs: Any, memory: Any, arguments: dict[str, Any]) -> tuple[Any, Any]:
+        arguments = arguments | {"state": memory}
         output = function(obs, **{name: value for name, value in arguments.items() if name in names})
         return _split_memory(output, "state" in names, space)
 
@@ -144,10 +143,11 @@ def _read_predict(model: Any, space: spaces.Space[Any]) -> Choose:
     is_composed = isinstance(space, spaces.Dict | spaces.Tuple)  # which Stable-Baselines3 does not have
     predict = _read_function(model.predict, space)
 
-    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
+    def choose(obs: Any, memory: Any, arguments: dict[str, Any]) -> tuple[Any, Any]:
+        mask = arguments[MASK_NAMES[0]]
         flags = mask if mask is None or is_composed else flatten_mask(mask)
         values = _to_batch(normalize(obs), np.asarray) if first in BATCH_NAMES else normalize(obs)
-        action, memory = predict(values, memory, is_first, deterministic, flags)
+        action, memory = predict(values, memory, arguments | dict.fromkeys(MASK_NAMES, flags))
         return (_best_action(np.asarray(action)[0], flags, space) if first in BATCH_NAMES else action), memory
 
     return choose
@@ -184,10 +184,10 @@ def _read_module(module: Any, space: spaces.Space[Any]) -> Choose:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     @torch.no_grad()
-    def choose(obs: Any, memory: Any, is_first: bool, deterministic: bool, mask: Any) -> tuple[Any, Any]:
-        flags = None if mask is None else flatten_mask(mask)
+    def choose(obs: Any, memory: Any, arguments: dict[str, Any]) -> tuple[Any, Any]:
+        flags = None if arguments[MASK_NAMES[0]] is None else flatten_mask(arguments[MASK_NAMES[0]])
         batch_flags = None if flags is None else to_tensor(flags)[None]
-        output, memory = forward(_to_batch(obs, to_tensor), memory, is_first, deterministic, batch_flags)
+        output, memory = forward(_to_batch(obs, to_tensor), memory, arguments | dict.fromkeys(MASK_NAMES, batch_flags))
         if not isinstance(output, Tensor):
             raise DataError(f"the policy returned a {type(output).__name__}: expected a tensor. {PASS_A_FUNCTION}")
         values = output[0].cpu()
@@ -345,20 +345,20 @@ class PolicyAgent(Agent):
         """Name of the policy, for datasets."""
         return f"policy {self.name}"
 
-    def act(
-        self, obs: Any, state: AgentState | None = None, *,
-        deterministic: bool = True, is_first: ArrayLike | None = None, reward: ArrayLike = 0.0,
-        action_mask: Any = None, goal: Any = None,
+    def turn(
+        self, obs: Any, reward: ArrayLike, action_mask: Any, state: AgentState | None, *,
+        deterministic: bool = True, is_first: ArrayLike | None = None, goal: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for a single observation."""
-        mask = self.observer.find_mask(obs) if action_mask is None else action_mask
-        memory, is_first = (None, True) if state is None else (state.policy, False)
-        action, memory = self.choose(obs, memory, is_first, deterministic, mask)
+        arguments = dict.fromkeys(MASK_NAMES, self.observer.find_mask(obs) if action_mask is None else action_mask)
+        arguments |= {"reward": reward, "deterministic": deterministic, "episode_start": np.array([state is None])}
+        action, memory = self.choose(obs, None if state is None else state.policy, arguments)
         return fit_action(self.action_space, to_numpy_readable(action)), AgentState(memory, ())
 
     def override(self, state: AgentState, action: Any) -> AgentState:
-        """Return ``state``: the policy is not told of other actions."""
-        return state
+        """Return the state for executing ``action``, of which a policy is told that has a method ``override``."""
+        override = getattr(self.policy, "override", None)
+        return replace(state, policy=override(state.policy, action)) if callable(override) else state
 
 
 def fit_action(space: spaces.Space[Any], action: Any) -> Any:

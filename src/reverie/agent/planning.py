@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 
 from reverie.agent.player import AgentState, Player
-from reverie.algos.latent_search import LatentSearchPolicy, can_search_latents
 from reverie.algos.lewm import LeWM
 from reverie.algos.muzero import MuZero
-from reverie.algos.planner import find_legal
 from reverie.algos.tdmpc2 import TDMPC2
-from reverie.core.bounds import AtLeast
-from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import Obs
 from reverie.nn.functional import one_hot
@@ -66,11 +62,6 @@ class SearchResult:
     """Arrays by the names in ``objectives/tree_search.py: Tree``, without N; node 0 is the root."""
 
 
-def can_search(player: Player) -> bool:
-    """Return whether an agent has a model to search in."""
-    return isinstance(player.algo, MuZero) or can_search_latents(player.algo, player.action_spec)
-
-
 class PlanMethods(Player):
     """Methods of :class:`~reverie.Agent` that show what it plans."""
 
@@ -86,8 +77,6 @@ class PlanMethods(Player):
             ConfigError: the algorithm does not search.
             DataError: the observation does not fit.
         """
-        simulations = coerce(simulations, int | None, "simulations")
-        AtLeast(2).check("simulations", simulations)
         single, output = self.inspect(obs, state, action_mask=action_mask)
         if not single:
             raise DataError("a batch of observations: expected a single one to search from.")
@@ -148,19 +137,14 @@ class PlanMethods(Player):
 
 @torch.no_grad()
 def search_latents(player: Player, latent: Latent, obs: Obs, simulations: int | None) -> TreeSearchResult:
-    """Search from latents ``[N, ...]``; ``obs`` may hold masks ``[N, A]``. ConfigError unless :func:`can_search`.
+    """Search from latents ``[N, ...]``; ``obs`` may have masks ``[N, A]``. ConfigError: the agent does not search.
 
     ``simulations`` None: as in training, or ``LATENT_SIMULATIONS``.
     """
-    algo = player.algo
-    if isinstance(algo, MuZero):
-        legal = find_legal(obs, latent.deter.new_zeros(len(latent.deter), algo.objective.width))
-        return algo.objective.search(latent.deter, legal, explore=False, simulations=simulations)
-    if not can_search(player):
-        raise ConfigError(
-            f"{player.config.algo.algorithm} does not search. Train muzero, or dreamer_v3 with one discrete action."
-        )
-    return LatentSearchPolicy(algo, player.action_spec, simulations or LATENT_SIMULATIONS).search(latent, obs)
+    default = None if isinstance(player.algo, MuZero) else LATENT_SIMULATIONS
+    policy: Any = player.algo.acting(default if simulations is None else simulations)
+    result: TreeSearchResult = getattr(policy, "inner", policy).search(latent, obs)  # behind a preprocessor
+    return result
 
 
 def read_tree(result: TreeSearchResult, root: int = 0) -> dict[str, np.ndarray]:

@@ -46,11 +46,10 @@ def play_episode(
 ) -> Iterator[PlayedStep]:  # fmt: skip
     """Yield the first observation of an episode, then each step once it is taken, until the episode ends.
 
-    The agent acts when the caller asks for the next step. Masks, rendered frames and replaced actions are treated as in
-    training. DataError if the environment violates Gymnasium's API.
+    The agent acts when the caller asks for the next step. Masks, rendered frames, rewards and replaced actions are
+    treated as in training. DataError if the environment violates Gymnasium's API.
     """
     observer, state = player.observer, None
-    goal_argument = {} if goal is None else {"goal": goal}  # a plain player has none
     read_executed = ExecutedActionReader(
         env.action_space, wrapper_stack(env), keeps_filtered=player.config.env.filtered_action == "policy"
     )
@@ -58,8 +57,8 @@ def play_episode(
     mask = observer.read_mask(env, info)
     yield (step := PlayedStep(obs, observer.to_learner_obs(obs, mask), mask, info=info))
     while not (step.terminated or step.truncated):
-        chosen, state = player.act(
-            observer.raw_input(env, obs), state, deterministic=deterministic, action_mask=mask, **goal_argument
+        chosen, state = player.turn(
+            observer.raw_input(env, obs), step.reward, mask, state, deterministic=deterministic, goal=goal
         )
         action = change(chosen, step.learner_obs)
         if action is not chosen:

@@ -27,6 +27,7 @@ from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.envs.config import MakeEnv
 from reverie.envs.flat_env import FlatEnv
 from reverie.envs.make import make_gym
+from reverie.envs.vector_steps import CLIPS
 from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
@@ -99,8 +100,8 @@ class Player:
                 training at the checkpoint. A world model samples its latents in both cases, from PyTorch's generator:
                 the same ``torch.manual_seed`` plays the same episode.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
-            reward: reward received with ``obs``; ``[N]`` for batches. Only Decision Transformer and agents
-                with ``encoder.encode_reward`` use it.
+            reward: reward received with ``obs``, before ``env.clip_reward``; ``[N]`` for batches. Only Decision
+                Transformer and agents with ``encoder.encode_reward`` use it.
             action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
                 batches, one mask per environment. Agents trained with masks need it, unless the observation contains
                 one: then actions are legal that both allow.
@@ -113,6 +114,13 @@ class Player:
         Raises:
             DataError: ``obs`` does not fit the space the agent was trained on, or a goal is missing or does not fit.
         """
+        return self.turn(obs, reward, action_mask, state, deterministic=deterministic, is_first=is_first, goal=goal)
+
+    def turn(
+        self, obs: Any, reward: ArrayLike, action_mask: Any, state: AgentState | None, *,
+        deterministic: bool = True, is_first: ArrayLike | None = None, goal: Any = None,
+    ) -> tuple[Any, AgentState]:  # fmt: skip
+        """Choose an action as :meth:`act` does, for callers that play: they forget neither rewards nor masks."""
         single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask, goal)
         chosen, policy = self.algo.policy.act(step, state.policy, policy_mode(deterministic))
         flat = chosen.cpu().numpy()  # [N, A]
@@ -120,13 +128,13 @@ class Player:
 
     def predict(
         self, obs: Any, state: AgentState | None = None, episode_start: ArrayLike | None = None,
-        deterministic: bool = True, action_masks: Any = None,
+        deterministic: bool = True, action_masks: Any = None, reward: ArrayLike = 0.0,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action as :meth:`act` does, with the arguments of Stable-Baselines3's ``predict``.
 
         ``episode_start`` is the ``is_first`` of :meth:`act`, ``action_masks`` its ``action_mask``.
         """
-        return self.act(obs, state, deterministic=deterministic, is_first=episode_start, action_mask=action_masks)
+        return self.turn(obs, reward, action_masks, state, deterministic=deterministic, is_first=episode_start)
 
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
@@ -238,7 +246,9 @@ class Player:
             flat = {key: x[None] for key, x in flat_obs.items()}
         else:
             flat = self.observer.batch(obs, count, stacks, first, action_mask)
-        return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks, goal)
+        reward = reward if self.config.env.clip_reward == "none" else self.clip_rewards(reward)
+        step = obs_to_step(flat, first, reward)
+        return count is None, step, AgentState(state.policy, stacks, goal)
 
     def inspect(
         self, obs: Any, state: AgentState | None = None, is_first: ArrayLike | None = None, reward: ArrayLike = 0.0,
@@ -249,6 +259,10 @@ class Player:
         device = self.algo.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             return single, inspect_policy(self.algo.policy, step, before.policy)
+
+    def clip_rewards(self, rewards: ArrayLike) -> np.ndarray:
+        """Return rewards of the environment as in training, after ``env.clip_reward``: float32 in the same shape."""
+        return np.asarray(CLIPS[self.config.env.clip_reward](np.asarray(rewards, np.float64)), np.float32)
 
     def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal according to the mask in ``obs``, an observation as learners see it."""

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from reverie.algos.gradient_norms import GradientNorms
 from reverie.algos.modes import AnyOptimizer, check_all_parameters_trained, find_bad_moment, reads_training_flag
-from reverie.core.bounds import PiecewiseLinear
+from reverie.core.bounds import AtLeast, PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
+from reverie.core.config import coerce
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.kernel_dispatch import ModuleChanges, NotesChanges, accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
@@ -67,6 +68,8 @@ class Algorithm(NotesChanges, nn.Module):
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
     has_heldout_losses: ClassVar[bool] = False
     """Whether it defines :meth:`heldout_losses`."""
+    can_search: bool = False
+    """Whether it has a model in which :meth:`acting` can search."""
     actor_path: ClassVar[str] = ""
     """Name of the actor module, if it reads observations. ``init_from`` also loads it from other algorithms."""
 
@@ -102,10 +105,26 @@ class Algorithm(NotesChanges, nn.Module):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights. Subclasses assign it to ``self._policy``."""
+        """The policy as trained: :meth:`acting`."""
+        return self.acting()
+
+    def acting(self, simulations: int | None = None) -> Policy[Any]:
+        """Return the policy, which acts with the newest weights. Subclasses assign it to ``self._policy``.
+
+        ``simulations``: act by tree searches of so many nodes, at least 2; None: as trained. ConfigError: it cannot.
+        """
         if self._two_mode_modules is None:  # a config with a custom `build` has made this learner
             self.enter_eval_mode()
-        return self._policy
+        if simulations is None:
+            return self._policy
+        AtLeast(2).check("simulations", simulations := coerce(simulations, int, "simulations"))
+        return self._searching_policy(simulations)
+
+    def _searching_policy(self, simulations: int) -> Policy[Any]:
+        raise ConfigError(
+            f"{type(self).__name__} does not search. Use an agent of muzero, or of dreamer_v3, plan2explore_v3 or "
+            "r2dreamer with one discrete action."
+        )
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.

@@ -20,7 +20,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import many_action_values
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import StatelessStorage
+from reverie.nn.exploration import StatelessStorage, ignore_executed
 from reverie.nn.functional import is_traced
 from reverie.nn.network import Network, NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
@@ -218,6 +218,8 @@ class BestOfSamplesPolicy(StatelessStorage[StepCount]):
     Exploration draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
     that evaluations are reproducible and do not change the default generator.
     """
+
+    override = ignore_executed
 
     def __init__(self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, device: torch.device) -> None:
         """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``."""

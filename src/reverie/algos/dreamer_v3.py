@@ -7,17 +7,19 @@ code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer import Dreamer, DreamerConfig, LatentPolicy, scale_per_term
 from reverie.algos.imagination import Trajectory, imagine
+from reverie.algos.latent_search import LatentSearchPolicy
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, WeightByPattern, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.actor import ActorConfig, DreamerActor
@@ -157,7 +159,11 @@ class DreamerV3(ActorCritic, Dreamer):
         if self.probe is not None:
             self.probe_optim: Optimizer = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
+        self.can_search: bool = [len(part.classes) for part in action_spec.parts.values()] == [1]
         self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
+
+    def _searching_policy(self, simulations: int) -> Policy[Any]:
+        return LatentSearchPolicy(self, simulations) if self.can_search else super()._searching_policy(simulations)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""

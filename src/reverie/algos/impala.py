@@ -25,7 +25,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
-from reverie.nn.exploration import CapturableFunction, SampledPolicy
+from reverie.nn.exploration import CapturableFunction, SampledPolicy, ignore_executed
 from reverie.nn.on_policy_networks import MemoryState, RecurrentPolicy
 from reverie.nn.optim import GlobalRMSpropConfig, Optimizer
 from reverie.objectives.estimators import ValueEstimator, VTrace
@@ -73,6 +73,8 @@ def _sample_with_log_prob(actor: nn.Module, obs: Obs) -> Tensor:
 class BehaviorPolicy(SampledPolicy):
     """A stochastic actor that stores the log-probability ``[N]`` of each sampled action, which is its state."""
 
+    override = ignore_executed
+
     def __init__(self, actor: nn.Module, device: torch.device, graph: bool = True) -> None:
         super().__init__(actor, device, graph)
         self.drawn: CapturableFunction = CapturableFunction(
@@ -102,6 +104,8 @@ class RecurrentBehaviorState(NamedTuple):
 
 class RecurrentBehaviorPolicy(RecurrentPolicy):
     """A stochastic policy with memory that also stores the log-probability of each sampled action."""
+
+    override = ignore_executed
 
     def initial(self, num_envs: int) -> Any:
         return RecurrentBehaviorState(super().initial(num_envs), torch.zeros(num_envs))

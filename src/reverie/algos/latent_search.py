@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v3 import DreamerV3
+from reverie.algos.dreamer import LatentPolicy
 from reverie.algos.planner import find_legal
-from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK_KEY, ActionSpec
+from reverie.algos.world_model import Context
+from reverie.core.specs import MASK_KEY
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.distributions import Categoricals
 from reverie.nn.functional import one_hot
@@ -22,55 +22,33 @@ from reverie.nn.state_space import Latent
 from reverie.objectives.tree_search import Node, SearchResult, SearchSettings, Transition, search
 
 
-def can_search_latents(learner: object, action_spec: ActionSpec) -> bool:
-    """Return whether ``learner`` is a DreamerV3 or R2-Dreamer with one discrete action."""
-    parts = [*action_spec.parts.values()]
-    return isinstance(learner, DreamerV3) and len(parts) == 1 and len(parts[0].classes) == 1
-
-
-class LatentSearchPolicy:
+class LatentSearchPolicy(LatentPolicy):
     """Acts by a search of S simulations from the latents that the agent's own policy infers."""
 
-    def __init__(self, learner: Any, action_spec: ActionSpec, simulations: int) -> None:
-        """Raise ConfigError unless :func:`can_search_latents`."""
-        if not can_search_latents(learner, action_spec):
-            raise ConfigError(
-                f"simulations = {simulations}: expected an agent of dreamer_v3, plan2explore_v3 or r2dreamer with one "
-                "discrete action, or of muzero. Remove simulations."
-            )
-        self.learner = learner
-        self.policy: Any = learner.policy
+    def __init__(self, learner: Any, simulations: int) -> None:
+        """``learner``: a DreamerV3 with one discrete action."""
+        super().__init__(learner)
         # Differences that are small on the scale of returns by which the actor learns are the critic's errors.
         floor = float(learner.return_scale()[1])
         self.settings: SearchSettings = SearchSettings(simulations, q_range_floor=floor)
 
-    def initial(self, num_envs: int) -> Any:
-        return self.policy.initial(num_envs)
-
     @torch.no_grad()
-    def act(self, step: Step, state: object, mode: Mode) -> tuple[Tensor, Any]:
+    def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
         """Return ``(action [N, A] beside the rows, state)``; without noise."""
-        _, after = self.policy.act(step, state, mode)
-        result = self.search(after.latent, step.obs)
-        action = one_hot(result.action, after.action)
-        return action.to(step.is_first.device), self.policy.override(after, action)
+        _, after = super().act(step, state, mode)
+        action = one_hot(self.search(after.latent, step.obs).action, after.action)
+        return action.to(step.is_first.device), after._replace(action=action)
 
     def search(self, latent: Latent, obs: Obs) -> SearchResult:
-        """Search from latents ``[N, ...]``; ``obs`` may hold masks ``[N, A]``."""
+        """Search from latents ``[N, ...]``; ``obs`` may have masks ``[N, A]``."""
         root = self._node(latent, obs.get(MASK_KEY))
         return search(self._model, root, find_legal(obs, root.logits), torch.zeros_like(root.logits), self.settings)
-
-    def override(self, state: object, action: Tensor) -> Any:
-        return self.policy.override(state, action)
-
-    def extras(self, state: object) -> dict[str, Tensor]:
-        return {}
 
     def _model(self, state: Tensor, index: Tensor) -> Transition:
         """Predict the most likely next latents of states ``[N, D + S C]``, with rewards and learned continuation."""
         learner, deter = self.learner, self._deter
         before = Latent(state[:, :deter], state[:, deter:].view(len(state), *self._shape))
-        h = learner.world.rssm.step(*before, one_hot(index, state.new_zeros(len(state), self.policy.width)))
+        h = learner.world.rssm.step(*before, one_hot(index, state.new_zeros(len(state), self.width)))
         latent = learner.world.rssm.most_likely(Latent(h, before.stoch), learner.world.rssm.p(h))
         outcome = learner.predict_reward_and_cont(latent)
         return Transition(outcome["reward"], learner.cfg.discount * outcome["cont"], self._node(latent, None))

@@ -69,17 +69,9 @@ class ModelFree(Algorithm):
         self.trusted_value: float = IMPOSSIBLE
         """Below this mean value of the critic, no rewards are read to judge it."""
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy behind the preprocessor."""
-        return self.acting()
-
     def acting(self, simulations: int | None = None) -> Policy[Any]:
-        """Return the policy behind the preprocessor; ``simulations``: nodes of its searches, None: as trained."""
-        return self.preprocess.policy(self._inner_policy(simulations), self.device)
-
-    def _inner_policy(self, simulations: int | None) -> Policy[Any]:
-        return super().policy
+        """Return the policy behind the preprocessor."""
+        return self.preprocess.policy(super().acting(simulations), self.device)
 
     def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed batch, with the states of memories if there are any."""

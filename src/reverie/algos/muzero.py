@@ -323,6 +323,7 @@ class PriorActor(NamedTuple):
 class MuZero(ReanalyzingLearner, InspectableWorldModel):
     """The learner of MuZero: the networks, their update, and the policy that searches."""
 
+    can_search = True
     objective: MuZeroObjective
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: MuZeroConfig, device: torch.device) -> None:
@@ -339,8 +340,8 @@ class MuZero(ReanalyzingLearner, InspectableWorldModel):
         self.optims["model"] = Adam(learned.parameters(), cfg.lr, decoupled_decay=cfg.decoupled_weight_decay)
         self._policy = SearchPlanner(self)
 
-    def _inner_policy(self, simulations: int | None) -> Policy[Any]:
-        return super()._inner_policy(None) if simulations is None else SearchPlanner(self, simulations)
+    def _searching_policy(self, simulations: int) -> Policy[Any]:
+        return SearchPlanner(self, simulations)
 
     def update(self, batch: Batch) -> Update:
         """Take a gradient step; see :meth:`fill_values`."""

@@ -15,9 +15,10 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
-from reverie.core.types import Batch, Mode, PolicyOutput, Step, Update
+from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Update
 from reverie.nn.functional import one_hot, sample_legal
 from reverie.nn.state_space import Latent
+from reverie.objectives.tree_search import SearchResult
 
 SEARCH_POLICY, SEARCH_VALUE = "search_policy", "search_value"
 """Columns of the improved policy ``[A]`` of a search and of its value ``[1]``; 0 in rows without a search."""
@@ -77,16 +78,21 @@ class SearchPlanner(LatentPlanner):
     @accelerated
     def choose(self, step: Step, state: SearchState, mode: Mode) -> SearchState:
         """Return the search and its action, on the learner's device: :meth:`act`."""
-        objective: Any = self.learner.objective
-        latent, legal = self.observe(step, state), find_legal(step.obs, state.policy)
+        latent = self.observe(step, state)
         if mode == "random":
+            legal = find_legal(step.obs, state.policy)
             index, policy, value = sample_legal(legal), torch.zeros_like(state.policy), torch.zeros_like(state.value)
         else:
-            index, policy, value, *_ = objective.search(
-                latent.deter, legal, explore=mode == "explore", simulations=self.simulations
-            )
+            index, policy, value, *_ = self.search(latent, step.obs, explore=mode == "explore")
             value = value.unsqueeze(-1)
         return SearchState(latent, one_hot(index, state.policy), policy, value)
+
+    def search(self, latent: Latent, obs: Obs, *, explore: bool = False) -> SearchResult:
+        """Search from latents ``[N, ...]``; ``obs`` may have masks ``[N, A]``. ``explore``: with Gumbel noise."""
+        objective: Any = self.learner.objective
+        legal = find_legal(obs, latent.deter.new_zeros(len(latent.deter), objective.width))
+        result: SearchResult = objective.search(latent.deter, legal, explore=explore, simulations=self.simulations)
+        return result
 
     def extras(self, state: SearchState) -> dict[str, Tensor]:
         return {SEARCH_POLICY: state.policy, SEARCH_VALUE: state.value}

@@ -13,7 +13,7 @@ from reverie.core import types
 from reverie.core.protocols import RowStorage
 from reverie.core.specs import EXTRAS
 from reverie.core.types import FLAGS, Step
-from reverie.nn.exploration import SampledPolicy
+from reverie.nn.exploration import SampledPolicy, ignore_executed
 from reverie.objectives.returns import returns_to_go
 
 RETURN_TO_GO_COLUMN = "return"
@@ -73,6 +73,8 @@ def timesteps(begins: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 class UnknownReturnPolicy(SampledPolicy):
     """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
+
+    override = ignore_executed
 
     def initial(self, num_envs: int) -> Any:
         return torch.full((num_envs,), -math.inf)

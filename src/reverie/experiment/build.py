@@ -29,6 +29,7 @@ from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, has_players, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Mode, Window
 from reverie.envs.config import EnvLike
+from reverie.envs.vector_steps import CLIPS
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import Environments, EnvMakers, ProbedEnv, open_environments, plays, probe_env
@@ -138,6 +139,7 @@ class Experiment:
                 env, self.algo.policy, episodes, mode, _shrink_frame if films else None, seed=seed,
                 env_steps=self.clock.env_steps,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode), opponent=opponent,
+                clip=CLIPS[self.config.env.clip_reward] if self.config.clips_policy_rewards else None,
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
             remark = "their scores, marked *, include only these steps"

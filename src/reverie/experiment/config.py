@@ -291,6 +291,11 @@ class ExperimentConfig(Config):
             changes["kwargs"] = {name: value for name, value in self.env.kwargs.items() if name not in omitted}
         return self.env.merge(changes).merge(self.eval_env_overrides, "eval_env")
 
+    @property
+    def clips_policy_rewards(self) -> bool:
+        """Whether a policy in evaluations, whose scores are true, is told clipped rewards as in training."""
+        return self.eval_env_config.clip_reward != self.env.clip_reward
+
     def exploration_step(self, step: int) -> int:
         """Return the position of exploration schedules in env steps, at ``step`` of the run, for sampled actions.
 

@@ -40,7 +40,8 @@ def complete(config: ExperimentConfig, request: Request) -> ExperimentConfig:
         return config.merge({"score_metric": "eval/success_rate"})
     is_game = config.algo.plays_both_sides and (env.id in GAMES or env.kwargs.get("agent") == "all")
     if is_default and config.eval_episodes and is_game:
-        is_solved = env.frame_stack == 1 and not env.wrappers and has_solution(env.id, env.kwargs)
+        is_stacked = env.frame_stack > 1 or getattr(config.algo, "frame_stack", 1) > 1
+        is_solved = not is_stacked and not env.wrappers and has_solution(env.id, env.kwargs)
         return config.merge({"score_metric": "eval/optimal_moves_hard" if is_solved else "eval/elo"})
     return config
 

@@ -237,11 +237,13 @@ S = TypeVar("S")
 C = TypeVar("C", NoiseState, GreedyState)
 
 
-class StatelessStorage(Capturable, Generic[S]):
-    """A policy whose state does not depend on the executed action, and that stores nothing with the rows."""
+def ignore_executed(self: object, state: S, action: Tensor) -> S:
+    """Return ``state``: the ``override`` of a policy whose state does not depend on the executed action."""
+    return state
 
-    def override(self, state: S, action: Tensor) -> S:
-        return state
+
+class StatelessStorage(Capturable, Generic[S]):
+    """A policy that stores nothing with the rows. Whatever has a state says what an executed action does to it."""
 
     def extras(self, state: S) -> dict[str, Tensor]:
         return {}
@@ -249,6 +251,8 @@ class StatelessStorage(Capturable, Generic[S]):
 
 class CountingPolicy(StatelessStorage[C]):
     """A policy that counts the steps of each environment, because their sum sets how much it explores."""
+
+    override = ignore_executed
 
     def memoryless(self, mode: Mode) -> bool:
         return mode == "eval"
@@ -290,6 +294,8 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
 
 class SampledPolicy(StatelessStorage[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
+
+    override = ignore_executed
 
     def __init__(self, actor: nn.Module, device: torch.device, graph: bool = True) -> None:
         self.drawn: CapturableFunction = CapturableFunction(

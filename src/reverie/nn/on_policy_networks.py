@@ -12,7 +12,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, action_kind, num_c
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.distributions import Categoricals, JointDistribution, legal_classes, slices_by_kind, take_part
-from reverie.nn.exploration import StatelessStorage
+from reverie.nn.exploration import StatelessStorage, ignore_executed
 from reverie.nn.functional import without_grad
 from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
 from reverie.nn.network import NetworkConfig, ObsConcat
@@ -172,6 +172,8 @@ class MemoryState(NamedTuple):
 
 class RecurrentPolicy(StatelessStorage[MemoryState]):
     """A stochastic policy with memory, whose state before each row is stored with the row."""
+
+    override = ignore_executed
 
     def __init__(self, network: PolicyValue, device: torch.device) -> None:
         self.network = network

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 
 from reverie.core.errors import count_noun
 from reverie.core.logger import logger
@@ -173,6 +174,7 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
 def evaluate(
     env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: FrameFn | None = None, *,
     seed: int | None = None, env_steps: int = 0, most_steps: int | None = None, opponent: Policy[Any] | None = None,
+    clip: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
@@ -181,7 +183,7 @@ def evaluate(
     if all frames have the same size. Exploration schedules continue from ``env_steps``; they matter only in mode
     ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
     None: never. If ``env`` cannot end it, its further rows count for nobody, and all environments begin new episodes
-    once none plays one that counts.
+    once none plays one that counts. ``clip`` changes what the policy is told of the rewards, not the scores.
 
     In games of two players, ``policy`` plays against ``opponent``, half of the games in each seat; None: against random
     moves, and its strength is measured, if the solution of the game is known.
@@ -206,7 +208,8 @@ def evaluate(
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:
             frames.append(record(frame))
-        ended = counter.add(step, read_exact_rewards(env, step))
+        rewards = read_exact_rewards(env, step)
+        ended = counter.add(step, rewards)
         finish(ended[~is_cut[ended]].tolist())
         is_cut[ended] = False
         late = counter.find(~is_cut & ~step.is_last.numpy(force=True), max_steps).tolist()
@@ -220,7 +223,8 @@ def evaluate(
         if (is_done | is_cut).all():
             step, is_cut[:] = env.reset(), False
             continue
-        _, step, state = take_turn(env, policy, step, state, mode)
+        clipped = step if clip is None else replace(step, reward=torch.from_numpy(clip(rewards)).float())
+        _, step, state = take_turn(env, policy, clipped, state, mode)
         num_turns += 1
         if env.executed_actions is not None:
             num_takeovers = num_takeovers + env.executed_actions.is_takeover.sum()

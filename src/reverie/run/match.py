@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import EnvError
-from reverie.core.protocols import Env, Policy
+from reverie.core.protocols import Env, Memoryless, Policy
 from reverie.core.specs import MASK_KEY, PLAYER_KEY, ActionSpec, has_players
 from reverie.core.types import Mode, Step
 from reverie.run.turn import initial_state, random_flat_actions
@@ -70,6 +70,10 @@ class Match:
     def initial(self, num_envs: int) -> MatchState:
         first, second = (initial_state(policy, num_envs) for policy in self.policies)
         return MatchState((first, second), self.first_games, np.full(num_envs, -1))
+
+    def advance_schedule(self, state: MatchState, env_steps: int) -> MatchState:
+        first, second = (initial_state(policy, len(state.move), env_steps) for policy in self.policies)
+        return state._replace(policies=(first, second))
 
     def act(self, step: Step, state: MatchState, mode: Mode) -> tuple[Tensor, MatchState]:
         """Return the actions ``[N, A]`` of the players to move. Both policies know of them."""
@@ -131,7 +135,8 @@ def find_solved_rules(env: Env) -> Any:
 
 def measure_strength(env: Env, policy: Policy[Any]) -> dict[str, float]:
     """Return how well ``policy`` plays, with perfect play as the measure; {} if the solution of the game is unknown."""
-    if (rules := find_solved_rules(env)) is None:
+    has_memory = isinstance(policy, Memoryless) and not policy.memoryless("eval")  # positions do not tell earlier rows
+    if has_memory or (rules := find_solved_rules(env)) is None:
         return {}
 
     def choose(obs: Mapping[str, np.ndarray]) -> np.ndarray:

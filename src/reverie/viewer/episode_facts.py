@@ -242,7 +242,7 @@ def _values(agent: Agent, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         columns = {name: getattr(batch, name)[:, t] for name in ("reward", *FLAGS)}
         step = Step(obs={key: x[:, t] for key, x in batch.obs.items()}, **columns)
         action, after = agent.algo.policy.act(step, state, "eval")
-        rows.append(model_free_values(agent, step, state, after, action))
+        rows.append(model_free_values(agent, step, state, action))
         state = agent.algo.policy.override(after, batch.action[:, t])
     return np.array([row.get("value", np.nan) for row in rows]), np.array([greedy_gap(agent, row) for row in rows])
 

@@ -7,28 +7,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.algos.model_free import ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.bounds import largest_value
+from reverie.core.protocols import Inspectable
 from reverie.core.specs import has_players
-from reverie.core.types import Step
+from reverie.core.types import PolicyOutput, Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import Categoricals
+from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.preprocess import PreprocessedPolicy
 from reverie.viewer.goals import estimate_goals, is_goal_agent
 
 
 @torch.no_grad()
-def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action: Tensor) -> dict[str, Any]:
+def model_free_values(agent: Agent, step: Step, before: Any, action: Tensor) -> dict[str, Any]:
     """Return ``q`` of all actions if they are discrete, otherwise ``value`` of ``action`` ``[1, A]``; and ``policy``.
 
-    With several critics, the lowest value counts. On-policy agents value the state. ``before`` and ``after``: the
-    policy's state before and after the row ``step``. Without a critic there are no values. Goal-conditioned agents
-    estimate a ``distance`` to the goal.
+    With several critics, the lowest value counts. On-policy agents value the state. ``before``: the policy's state
+    before the row ``step``. Without a critic of single actions there are no values. Goal-conditioned agents estimate a
+    ``distance`` to the goal.
     """
     if is_goal_agent(agent):
         return {name: float(x) for name, x in estimate_goals(agent, step, before).items()}
@@ -36,28 +38,25 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     if not isinstance(agent.algo, ModelFree) or objective is None:
         return {}
     policy, device = agent.algo.policy, agent.algo.device
-    obs, first = step.obs_on(device), step.is_first.to(device)
     if isinstance(policy, PreprocessedPolicy):
-        frames, normalizer, after = policy.preprocess.frames, policy.preprocess.normalizer, after.state
-        obs = obs if frames is None else frames.push(obs, first, before.past)[0]
-        obs = obs if normalizer is None else normalizer(obs)
+        step, before, policy = policy.preprocess_step(step, before.past)[0], before.state, policy.inner
+    output = (
+        policy.inspect(step, before) if isinstance(policy, Inspectable) else PolicyOutput(step.obs_on(device), None)
+    )
+    obs, has_chunks = output.inputs, isinstance(policy, ChunkPolicy) and policy.size > 1
     if isinstance(objective, OnPolicyObjective):
-        network: nn.Module = objective.network
-        rows = {key: value.unsqueeze(1) for key, value in obs.items()}  # [1, 1, ...]
-        output = network(rows, first.unsqueeze(1), getattr(after, "before", None))  # of the memory
-        return {"value": float(output.value)} | probabilities(output.policy)
+        return {"value": float(agent.algo.state_value(output))} | probabilities(output.decision)
     action, critic, values = action.to(device), getattr(objective, "critic", None), dict[str, Any]()
     if hasattr(objective, "network"):
         values["q"] = objective.values(obs)[0]
     elif isinstance(critic, DiscreteQEnsemble | DiscreteQNetwork):
         values["q"] = critic(obs).reshape(-1, action.shape[-1]).amin(0)
-    elif critic is not None:
+    elif critic is not None and not has_chunks:
         values["value"] = float(getattr(objective, "values", critic)(obs, action).min())
     if "q" in values:
         best = [values["q"][cut].max() for _, cut in agent.action_spec.categorical_slices()]
         values |= {"q": values["q"].tolist(), "value": float(sum(best))}
-    actor = getattr(objective, "actor", None)
-    return values | ({} if actor is None else probabilities(actor(obs)))
+    return values | probabilities(output.decision)
 
 
 def learns_rows_rewards(agent: Agent) -> bool:

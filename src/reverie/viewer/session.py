@@ -15,7 +15,7 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.dream_report import make_live_env
 from reverie.agent.dream_strip import find_fall, make_dream_strip, make_value_strip
-from reverie.agent.planning import LATENT_SIMULATIONS, can_search
+from reverie.agent.planning import LATENT_SIMULATIONS
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, has_world_model, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
@@ -185,9 +185,7 @@ class Session:
         line, real = self.timeline, self.timeline.real
         if not self.recorded is not None and len(real) >= self.limit and not step.is_last[0]:
             step = self.source.truncate(step, [0])
-        action = line.actions[len(real) - 1] if real else None
-        state = self.agent.initial_state(1) if action is None else self.policy.override(real[-1].state, action)
-        real.append(self._process_row(step, state, self.pictures.real(self.source, step.obs)))
+        real.append(self._process_row(step, self.state_before(len(real)), self.pictures.real(self.source, step.obs)))
         self._env_step: Step | None = step
         if self.inspector is not None and len(line.dream) < len(real):
             self._extend()
@@ -210,7 +208,7 @@ class Session:
             facts |= {"value": float(predictions[f"{INTERNAL_PREFIX}value"]), "policy": predictions["policy"].tolist()}
             facts |= self.inspector.divergence(step, after)
         else:
-            facts |= model_free_values(self.agent, step, state, after, proposed)
+            facts |= model_free_values(self.agent, step, state, proposed)
         return RealRow(step, after, to_executed_action(proposed, step), picture, facts, latent, predictions)
 
     def _catch_up(self, at: int) -> None:
@@ -501,11 +499,8 @@ class Session:
         line, stream, self.dream_stream = self.timeline, RandomStream(self.seed), RandomStream(self.seed)
         self._set_agent(agent)
         with stream():
-            state = agent.initial_state(1)
             for number, row in enumerate(line.real[:rows]):
-                line.real[number] = self._process_row(row.step, state, row.picture)
-                if number < len(line.actions):
-                    state = self.policy.override(line.real[number].state, line.actions[number])
+                line.real[number] = self._process_row(row.step, self.state_before(number), row.picture)
         if self.inspector is not None:
             self._dream_again(0)
 
@@ -528,7 +523,7 @@ class Session:
             "goals": is_goal_agent(self.agent),
             "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
             "playable": has_env(self.agent),
-            "searches": can_search(self.agent),
+            "searches": self.agent.algo.can_search,
             "simulations": getattr(self.agent.config.algo, "num_simulations", LATENT_SIMULATIONS),
             "players": has_players(self.agent.obs_spec),
             "board": None if (cells := self._read_board(self.timeline.real[0])) is None else cells.shape,
