@@ -190,19 +190,22 @@ class EndCheck:
 
     def __init__(self, num_envs: int, env: PlayedEnv) -> None:
         """``num_envs``: 0 to check nothing."""
-        self._lengths, self._ends = [0] * num_envs, list[EpisodeEnd]()
         self._env = env
+        self._begun = [0] * num_envs  # turn of the first row of each environment's episode
+        self._ends: list[EpisodeEnd] = []
+        self.turn: int = 0
+        """Number of rows of each environment so far. Add 1 for rows of which none begins or ends an episode."""
         self.is_done: bool = not num_envs
         """Whether nothing more is checked."""
 
     def __call__(self, first: Iterable[bool], terminated: Iterable[bool], truncated: Iterable[bool]) -> None:
-        """Count the rows of N environments, by their flags, unless it ``is_done``."""
-        for number, (is_first, is_terminated, is_truncated) in enumerate(
-            zip(first, terminated, truncated, strict=True)
-        ):
-            self._lengths[number] = 0 if is_first else self._lengths[number] + 1
-            if (is_terminated or is_truncated) and self._lengths[number] and not self.is_done:
-                self._ends.append(EpisodeEnd(self._lengths[number], is_terminated, is_truncated))
+        """Look at rows of N environments, by their flags."""
+        self.turn += 1
+        for number, (is_first, *flags) in enumerate(zip(first, terminated, truncated, strict=True)):
+            if is_first:
+                self._begun[number] = self.turn
+            elif any(flags) and not self.is_done:
+                self._ends.append(EpisodeEnd(self.turn - self._begun[number], *flags))
                 if text := termination_warning(self._ends, self._env):
                     logger.warning(text)
                 self.is_done = bool(text) or len(self._ends) >= MAX_CHECKED_ENDS

@@ -164,16 +164,22 @@ class VectorEnv:
         obs, reward, self.exact_rewards = self.codec.encode(rows)
         self.executed_actions = None if self._is_last is None else self.codec.executed(rows, first, self._legal)
         if not self._check_ends.is_done:
-            truncated = rows.last & (~rows.terminal if rows.truncated is None else rows.truncated)
-            self._flags.append(torch.stack([first, rows.terminal, truncated]))
-            if not self.defers:
-                self._count_ends()
+            self._look_at_ends(rows, first)
         self._hidden_masks = None
         if self._choices and rows.hidden_masks is not None:
             self._hidden_masks = (torch.as_tensor(rows.hidden_masks, device=self.device) != 0).flatten(1).float()
         self.success, self._summaries = rows.success, rows.summaries
         self._is_last, self._legal = rows.last, obs.get(MASK_KEY)
         return Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
+
+    def _look_at_ends(self, rows: TensorRows, first: Tensor) -> None:
+        if first is rows.last is self._none:
+            self._check_ends.turn += 1
+            return
+        truncated = rows.last & (~rows.terminal if rows.truncated is None else rows.truncated)
+        self._flags.append(torch.stack([first, rows.terminal, truncated]))
+        if not self.defers:
+            self._count_ends()
 
     def _count_ends(self) -> None:
         for flags in torch.stack(self._flags).tolist() if self._flags else ():

@@ -102,6 +102,7 @@ class EnvCollector:
         self._logged_steps = 0  # env steps at the last log entry
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
         self.rollout = rollout
+        self._defers = env.defers
         self._is_whole = True  # whether no error has ended a turn
         self._uncounted: list[DeviceRow] = []
         self.late_rows: LateRows | None = None
@@ -123,7 +124,7 @@ class EnvCollector:
                 if (executed_actions := self.env.executed_actions) is not None:
                     self._num_filtered = self._num_filtered + executed_actions.count_filtered()
                     self._correct(executed_actions)
-                if self.env.defers:
+                if self._defers:
                     self._uncounted.append(DeviceRow.of(self.env, self._step, self._tags))
                     self._tags = None
                 else:
@@ -175,23 +176,11 @@ class EnvCollector:
 
         Return the env steps: one for each row that is not ``is_last``. If rows are ``late``, of the rows before.
         """
-        if self.env.defers and not self._is_whole:
-            self._begin_episodes()
-        before, self._is_whole = self.env_steps, False
-        for _ in range(self.rollout or 1):
-            self._take_turn()
-        if self.rollout:
-            self.sink.complete(self.step)
-        if len(self._uncounted) >= (self.rollout or COUNTED_TURNS):
-            self.count()
-        self._is_whole = True
-        return self.env_steps - before
+        return self._collect_on_device() if self._defers else self._take_turn()
 
-    def _take_turn(self) -> None:
-        step = self.step
-        if self.late_rows is not None:
-            self.late_rows.flush()
-        begin = time.perf_counter()
+    def _take_turn(self) -> int:
+        """Return the env steps, which on a device are counted later."""
+        step, begin = self.step, time.perf_counter()
         if self._action is None:
             self._action = self._choose_action(step)
         self.seconds["time/acting_seconds"] += time.perf_counter() - begin
@@ -200,17 +189,38 @@ class EnvCollector:
             self._stored = True
         if self._tags is not None:
             self._rows.correct(self._action, self._tags)
-        if not self.env.defers:
+        num_steps = 0
+        if not self._defers:
             self._count(step)
             num_steps = len(step) - count_set(step.is_last)
-        else:  # of a rollout, they are known once it is counted
-            num_steps = 0 if self.late_rows is None else self.late_rows.pop_steps()
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
         self._sent, self._step, self._action = self._action, None, None
         self._watched = self._stored = self._counted = False
         self.env_steps += num_steps
+        return num_steps
+
+    def _collect_on_device(self) -> int:
+        if not self._is_whole:
+            self._begin_episodes()
+        before, self._is_whole = self.env_steps, False
+        for _ in range(self.rollout or 1):
+            self._add_late_row()
+            self._take_turn()
+        if self.rollout:
+            self.sink.complete(self.step)
+        elif self.late_rows is not None and not self.late_rows.late:
+            self._add_late_row()
+        if len(self._uncounted) >= (self.rollout or COUNTED_TURNS):
+            self.count()
+        self._is_whole = True
+        return self.env_steps - before
+
+    def _add_late_row(self) -> None:
+        """Add the newest row to the replay, with the action that was executed in it."""
+        if self.late_rows is not None and self.step is not None:
+            self.env_steps += self.late_rows.flush()
 
     def _begin_episodes(self) -> None:
         """Begin new episodes on a device, after an error."""

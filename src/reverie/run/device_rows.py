@@ -96,14 +96,11 @@ class LateRows:
         self.sink, self.late = sink, late
         self.newest: ActedRow | None = None
         """The row that is not in the replay yet."""
-        self._num_steps = 0
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Take one row of each environment."""
         row = replace(step, is_first=pinned_copy(step.is_first), is_last=pinned_copy(step.is_last))
         self.newest = ActedRow(row, action, extras, record_event(step.is_last.device) if step.is_last.is_cuda else None)
-        if not self.late:
-            self.flush()
 
     def correct(self, action: Tensor, is_takeover: Tensor | None) -> None:
         """Replace the actions of the newest rows, in the replay or before."""
@@ -112,22 +109,17 @@ class LateRows:
         else:
             self.newest = self.newest._replace(action=action, is_takeover=is_takeover)
 
-    def flush(self) -> None:
-        """Add the newest row to the replay, if it was not added yet."""
+    def flush(self) -> int:
+        """Add the newest row to the replay, if it was not added yet; return its env steps."""
         if (row := self.newest) is None:
-            return
+            return 0
         if row.event is not None:
             row.event.synchronize()
         self.sink.add(row.step, row.action, row.extras)
         if row.is_takeover is not None:
             self.sink.correct(row.action, row.is_takeover)
         self.newest = None
-        self._num_steps += len(row.step) - count_set(row.step.is_last)
-
-    def pop_steps(self) -> int:
-        """Return the env steps of the rows that were added since the last call."""
-        steps, self._num_steps = self._num_steps, 0
-        return steps
+        return len(row.step) - count_set(row.step.is_last)
 
     def state_dict(self) -> State:
         """Return the row that is not in the replay; {} if there is none."""
