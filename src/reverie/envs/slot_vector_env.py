@@ -24,12 +24,11 @@ from reverie.envs.config import EnvConfig, EnvLike
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.interventions import POLICY, TAKEOVER
-from reverie.envs.limits import LimitCheck
+from reverie.envs.limits import EndCheck, LimitCheck
 from reverie.envs.make import env_factory
 from reverie.envs.make_native_vector import make_jax_vector, make_native_vector
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
 from reverie.envs.suites import JAX_SUITES
-from reverie.envs.tensor_vector import TensorRows
 from reverie.envs.torch_vector import to_tensor_vector
 from reverie.envs.vector_env import VectorEnv, tensor_env
 from reverie.envs.vector_steps import Vector
@@ -67,7 +66,7 @@ def make_vector_env(
         slots, specs, arrays = _serial(makers)
     restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
     singles = SlotVector(slots, arrays, restarter, bool(config.log_info), new, warns)
-    return VectorEnv(singles, FlatCodec(singles), config, None, warns)
+    return VectorEnv(singles, singles, config, None, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
@@ -103,13 +102,14 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
 
 
 class SlotVector:
-    """N environments with the same spaces, whose observations are encoded already; otherwise as ``TensorVector``.
+    """N environments with the same spaces, which convert and check their rows themselves: its own codec.
 
     After a failure the next row is ``first``, and the row before it is unchanged. While an environment is down, each of
     its rows is ``first`` and ``last``.
     """
 
     device: torch.device = torch.device("cpu")
+    defers: bool = False
 
     def __init__(
         self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool,
@@ -125,7 +125,7 @@ class SlotVector:
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were last; None before the first reset
         self._is_pending = False  # whether a step was started whose rows nobody has received
-        self._rows: TensorRows | None = None  # of that step, if it was waited for
+        self._answer: Step | None = None  # its rows, if they were waited for
         self._shown: Obs = {}  # the current observations
         self._step_unfinished = False  # whether a step was started but not finished
         self._error: ReverieError | None = None  # why all environments have been closed
@@ -133,13 +133,18 @@ class SlotVector:
         self._requests_summary = True  # whether to ask for these values: after the first episode, only if there are any
         self._summary_checked = False  # whether an episode had all ``env.log_info`` values, or was reported
         self.num_envs: int = len(slots)
-        self.specs: EnvSpecs = restarter.specs
-        self.max_episode_steps: int | None = self.specs.max_episode_steps
-        self.frames_per_action: int = self.specs.frames_per_action
-        self.packages: dict[str, str] = self.specs.packages
-        self._check_limits = LimitCheck(self.specs.bounds if warns else {})
+        specs = restarter.specs
+        self.obs_spec: ObsSpec = specs.obs_spec
+        self.action_spec: ActionSpec = specs.action_spec
+        self.max_episode_steps: int | None = specs.max_episode_steps
+        self.frames_per_action: int = specs.frames_per_action
+        self.packages: dict[str, str] = specs.packages
+        self._check_limits = LimitCheck(specs.bounds if warns else {})
+        self._action_shape = self.num_envs, self.action_spec.width
+        self._check_ends = EndCheck(self.num_envs if warns else 0, self)
         self.exact_rewards: np.ndarray = np.zeros(0)
-        """Rewards ``[N]`` of the newest rows before their conversion to float32."""
+        self.executed_actions: ExecutedActions | None = None
+        self.episode_info: dict[int, Summary] = {}
 
     @property
     def instances(self) -> set[int]:
@@ -151,7 +156,7 @@ class SlotVector:
         """Number of restarts so far."""
         return self._restarter.count
 
-    def reset(self, seed: int | None = None) -> TensorRows:
+    def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes.
 
         Without a ``seed``, only the first reset is seeded, with the seeds of the restarter. A pending answer is lost.
@@ -167,22 +172,29 @@ class SlotVector:
         self._begin(None)
         return self._finish()
 
+    def decode(self, action: Tensor) -> np.ndarray:
+        """Return the action ``[N, A]`` as :meth:`send` takes it."""
+        return check_flat_actions(action, self._action_shape)
+
+    def check(self) -> None:
+        """Do nothing: all is checked at once."""
+
     def send(self, action: np.ndarray) -> None:
         """Begin a step with ``action`` ``[N, A]``; environments in this process take it in ``receive``."""
         self._check_open()
         self._begin(action)
-        self._is_pending, self._rows = True, None
+        self._is_pending, self._answer = True, None
 
-    def receive(self) -> TensorRows:
+    def receive(self) -> Step:
         """End a step: return the rows after the last action."""
         assert self._is_pending
-        self._is_pending, rows = False, self._rows
-        return self._finish() if rows is None else rows
+        self._is_pending, step = False, self._answer
+        return self._finish() if step is None else step
 
     def _settle(self) -> None:
         """Wait for a pending answer and keep it for ``receive``, so that workers can take other requests."""
-        if self._is_pending and self._rows is None:
-            self._rows = self._finish()
+        if self._is_pending and self._answer is None:
+            self._answer = self._finish()
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -199,7 +211,7 @@ class SlotVector:
             else:
                 slot.send("step", action[number])
 
-    def _finish(self) -> TensorRows:
+    def _finish(self) -> Step:
         """Return the requested rows. Failed environments are restarted once all have answered."""
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
@@ -221,32 +233,36 @@ class SlotVector:
                     self._restarter.failures[number].clear()
         if failures or down:
             first = [begun or number in failures for number, begun in enumerate(first)]
-            self._restart(failures)
-            for number in down:
-                last[number] = True
-                self._show_again(number)
+            self._restart(failures, last)
+        self.executed_actions = self._read_executed_actions(actors) if any(actors) else None
         self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
         self._check_limits(self._arrays, self._location)
-        ended = [number for number, over in enumerate(last) if over] if self._requests_summary else []
+        if not self._check_ends.is_done:
+            self._check_ends(first, terminal, truncated)
+        if self._requests_summary:
+            self.episode_info = self._log([number for number, over in enumerate(last) if over])
         self._shown = {key: copy() for key, copy in self._copies.items()}  # the next step writes to the same memory
-        return TensorRows(
-            self._shown, torch.from_numpy(self.exact_rewards.astype(np.float32)), _to_bool_tensor(last),
-            _to_bool_tensor(terminal), first=_to_bool_tensor(first),
-            truncated=_to_bool_tensor(truncated) if True in last else None,
-            executed=self._read_executed_actions(actors) if any(actors) else None,
-            summaries=self._log(ended) if ended else {},
-        )  # fmt: skip
+        return Step(
+            obs=self._shown,
+            reward=torch.from_numpy(self.exact_rewards.astype(np.float32)),
+            is_first=_to_bool_tensor(first),
+            is_last=_to_bool_tensor(last),
+            is_terminal=_to_bool_tensor(terminal),
+        )
 
     def _read_executed_actions(self, actors: list[int]) -> ExecutedActions:
-        action = torch.zeros(self.num_envs, self.specs.action_spec.width, device="cpu")
+        action = torch.zeros(self._action_shape, device="cpu")
         for number, actor in enumerate(actors):
             if actor != POLICY:
                 action[number] = torch.from_numpy(self._slots[number].executed_action)
         is_takeover = torch.tensor([actor == TAKEOVER for actor in actors], device="cpu")
         return ExecutedActions(action, torch.tensor(actors, device="cpu") != POLICY, is_takeover, TAKEOVER in actors)
 
-    def _restart(self, failures: dict[int, EnvFailure]) -> None:
-        """Take down the environments with ``failures``, and restart all that are due."""
+    def _restart(self, failures: dict[int, EnvFailure], last: list[bool]) -> None:
+        """Take down the environments with ``failures``, and restart all that are due.
+
+        For those that stay down, repeat the previous observation, since a failed step can be partially written.
+        """
         try:
             self._restarter.check_any_works(failures)
             for number, failed in failures.items():
@@ -255,11 +271,10 @@ class SlotVector:
         except ReverieError as error:
             self._end(error)
             raise
-
-    def _show_again(self, number: int) -> None:
-        """Repeat the previous observation of environment ``number``, since a failed step can be partially written."""
-        for key, array in self._arrays.items():
-            array[number] = self._shown[key][number].numpy()
+        for number in self._restarter.retry_at:
+            last[number] = True
+            for key, array in self._arrays.items():
+                array[number] = self._shown[key][number].numpy()
 
     def _location(self, number: int) -> str:
         self._slots[number].send("location")
@@ -284,11 +299,12 @@ class SlotVector:
                 logger.warning(missing[0])
         return found
 
-    def end(self, numbers: Sequence[int]) -> dict[int, Summary]:
-        """End the episodes of the environments ``numbers`` with their current rows; return their summaries."""
+    def end(self, numbers: Sequence[int]) -> None:
+        """End the episodes of the environments ``numbers`` with their current rows."""
         assert self._ended is not None
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
-        return self._log(numbers) if self._requests_summary else {}
+        if self._requests_summary:
+            self.episode_info = self._log(numbers)
 
     def render_frame(self) -> np.ndarray | None:
         """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
@@ -367,27 +383,3 @@ class SlotVector:
 def _to_bool_tensor(values: list[bool]) -> Tensor:
     """Return ``values`` as a tensor ``[N]`` bool."""
     return torch.from_numpy(np.array(values, np.bool_)) if True in values else no_flags(len(values))
-
-
-class FlatCodec:
-    """Rows of a ``SlotVector``, which its environments have converted and checked; satisfies ``RowCodec``."""
-
-    defers: bool = False
-
-    def __init__(self, vector: SlotVector) -> None:
-        self._vector = vector
-        self.obs_spec: ObsSpec = vector.specs.obs_spec
-        self.action_spec: ActionSpec = vector.specs.action_spec
-        self._shape = vector.num_envs, self.action_spec.width
-
-    def decode(self, action: Tensor) -> np.ndarray:
-        return check_flat_actions(action, self._shape)
-
-    def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, np.ndarray]:
-        return rows.obs, rows.reward, self._vector.exact_rewards
-
-    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
-        return rows.executed
-
-    def check(self) -> None:
-        """Do nothing: all is checked at once."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from reverie.core.errors import EnvError, ReverieError, format_error
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import add_batch_axis
-from reverie.core.types import ExecutedActions
 from reverie.envs.vector_steps import episode_info_at, info_at
 
 
@@ -32,12 +31,8 @@ class TensorRows(NamedTuple):
     led there; None: there are none."""
     info: Any = MappingProxyType({})
     """The info of the step, if the vector has one: a mapping, or one of each environment."""
-    first: Tensor | None = None
-    """``[N]`` bool, the rows that begin an episode; None: those behind last rows."""
     truncated: Tensor | None = None
     """``[N]`` bool; None: where rows are last and not terminal."""
-    executed: ExecutedActions | None = None
-    """The executed actions, if they are read already; None: the info tells them."""
     summaries: Mapping[int, Mapping[str, float]] = MappingProxyType({})
     """Success and logged values of the episodes that end, by environment, in place of ``success``."""
 

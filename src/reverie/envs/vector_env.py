@@ -57,10 +57,10 @@ class VectorEnv:
     the last row, and the first row is the one behind it. An episode that ends in this step is skipped.
     """
 
-    def __init__(self, vector: Any, codec: RowCodec, config: EnvConfig, seed: int | None, warns: bool = True) -> None:
-        """``vector``: a ``TensorVector``, ``ArrayVector`` or ``SlotVector``. ``seed``: of the first reset.
+    def __init__(self, vector: Any, codec: Any, config: EnvConfig, seed: int | None, warns: bool = True) -> None:
+        """``vector``: a ``TensorVector`` or ``ArrayVector`` with its ``RowCodec``, or a ``SlotVector``, which is both.
 
-        ``warns``: warn of episodes that seem to end at an undeclared time limit.
+        ``seed``: of the first reset. ``warns``: warn of episodes that seem to end at an undeclared time limit.
         """
         self.vector, self.codec = vector, codec
         self._seed, self._must_reset = seed, False
@@ -73,7 +73,7 @@ class VectorEnv:
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
         self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
         self._send: Callable[[Any], None] | None = getattr(vector, "send", None)  # to workers
-        self._end: Callable[[Sequence[int]], Any] | None = getattr(vector, "end", None)  # single episodes
+        self._end: Callable[[Sequence[int]], None] | None = getattr(vector, "end", None)  # single episodes
         self.can_end_one: bool = self._end is not None or self.num_envs == 1
         self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
         self._refuses_masks = bool(self._choices) and MASK_KEY not in self.obs_spec and config.uses_key(MASK_KEY)
@@ -106,7 +106,7 @@ class VectorEnv:
         seed, self._seed = self._seed if seed is None else seed, None
         self._must_reset, self._answer, self._is_last = False, None, None
         rows = call_vector(self.vector.reset, seed)
-        return self._show(rows, ~self._none)
+        return self._keep(rows) if isinstance(rows, Step) else self._show(rows, ~self._none)
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
@@ -150,13 +150,18 @@ class VectorEnv:
         return answer()
 
     def _receive(self) -> Step:
-        return self._show(self.vector.receive(), self._none)
+        return self._keep(self.vector.receive())
+
+    def _keep(self, step: Step) -> Step:
+        """Return the rows of slots, which have converted and checked them."""
+        slots = self.vector
+        self.exact_rewards, self.executed_actions = slots.exact_rewards, slots.executed_actions
+        self._is_last, self._summaries = step.is_last, slots.episode_info
+        return step
 
     def _show(self, rows: TensorRows, first: Tensor) -> Step:
-        """Return the rows behind those that were ``first``'s last ones, unless ``rows`` say themselves which begin."""
-        if rows.first is not None:
-            first = rows.first
-        elif first is not self._none:
+        """Return the rows behind those that were ``first``'s last ones."""
+        if first is not self._none:
             last = rows.last if rows.last is self._none else rows.last & ~first
             rows = rows._replace(reward=rows.reward.masked_fill(first, 0.0), last=last, terminal=rows.terminal & last)
         if self._refuses_masks and rows.info:
@@ -165,11 +170,10 @@ class VectorEnv:
         self.executed_actions = None if self._is_last is None else self.codec.executed(rows, first, self._legal)
         if not self._check_ends.is_done:
             self._look_at_ends(rows, first)
-        self._hidden_masks = None
+        self._legal, self._hidden_masks = obs.get(MASK_KEY), None
         if self._choices and rows.hidden_masks is not None:
             self._hidden_masks = (torch.as_tensor(rows.hidden_masks, device=self.device) != 0).flatten(1).float()
-        self.success, self._summaries = rows.success, rows.summaries
-        self._is_last, self._legal = rows.last, obs.get(MASK_KEY)
+        self.success, self._summaries, self._is_last = rows.success, rows.summaries, rows.last
         return Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
 
     def _look_at_ends(self, rows: TensorRows, first: Tensor) -> None:
@@ -194,7 +198,8 @@ class VectorEnv:
         if self._end is None:
             self._must_reset, self._is_last = True, torch.ones_like(step.is_last)
         else:
-            self._summaries = self._end(numbers)
+            self._end(numbers)
+            self._summaries = self.vector.episode_info
             self._is_last = step.is_last.index_fill(0, torch.tensor(numbers), True)
         return replace(step, is_last=self._is_last)
 
