@@ -446,7 +446,6 @@ def like_a_gpu(monkeypatch):
 
 
 def jax_cycles(num_envs):
-    pytest.importorskip("jax")
     from reverie.envs.jax_vector import JaxVector
 
     return JaxVector(jax_task(), num_envs)
@@ -458,6 +457,7 @@ def jax_cycles(num_envs):
 )
 def test_runs_resume_bit_for_bit(name, own, store, tmp_path, like_a_gpu):
     """After the replay has dropped rows; DreamerV3 with 64 streams."""
+    pytest.importorskip("jax")
     path = {} if store == "auto" else {"replay.store_path": str(tmp_path / store)}
     steps = 200 if name == "dqn" else 1000
     run = functools.partial(reverie.train, name, env=jax_cycles, **own)
@@ -472,6 +472,7 @@ def test_runs_resume_bit_for_bit(name, own, store, tmp_path, like_a_gpu):
 
 
 def test_runs_resume_with_rows_on_the_cpu_or_without_them(tmp_path, capsys):
+    pytest.importorskip("jax")
     run = functools.partial(reverie.train, "dqn", env=jax_cycles, **DQN)
     whole = run(run=tmp_path / "whole", steps=200)
     for name in ("cut", "empty"):
