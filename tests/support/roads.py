@@ -285,6 +285,11 @@ def is_on_device(env):
     return hasattr(env, "device")
 
 
+def step_method(env):
+    """The name of the method by which collectors begin a step."""
+    return "step" if is_on_device(env) else "send"
+
+
 def check(env):
     """Raise the errors that were not raised in steps."""
     if is_on_device(env):
@@ -330,11 +335,15 @@ WRONG = (AssertionError, pytest.fail.Exception)
 
 
 def cases(*groups):
-    """Return a table of what rules a road breaks: (rules, roads, error, reason)."""
+    """Return a table of what rules a road breaks, from groups of rules, roads, the errors and the reason."""
     return {(rule, road): why for rules, roads, *why in groups for rule in rules.split(", ") for road in roads}
 
 
-def marks(tables, *case):
-    """Return the marks of a case, which fails if it passes although one of the ``tables`` has it."""
-    found = next((table[case] for table in tables if case in table), None)
-    return [pytest.mark.xfail(strict=True, raises=found[0], reason=found[1])] if found else []
+def marks(exceptions, faults, *case):
+    """Return the marks of a case that one of the tables has: it then fails if it passes, or with another error."""
+    if case in exceptions:
+        return [pytest.mark.raising(errors=exceptions[case][0])]
+    if case not in faults:
+        return []
+    error, reason = faults[case]
+    return [pytest.mark.xfail(strict=True, raises=error, reason=reason)]
