@@ -48,6 +48,17 @@ def pytest_collection_finish():
     gc.set_threshold(700, 10, 100)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test marked as ``raising`` errors must raise one: an expected failure that takes no time for a report."""
+    mark = pyfuncitem.get_closest_marker("raising")
+    if mark is None:
+        return (yield)
+    with pytest.raises(mark.kwargs["errors"]):
+        yield
+    return True
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Small tensors are faster on one thread, and tests then do not fight over cores."""

@@ -53,6 +53,7 @@ def test_a_single_environment_of_a_vector_has_its_info():
 @pytest.mark.parametrize(
     ("options", "factory", "message"),
     [
+        ({"restart_window": 60.0, "tasks": (1, 2)}, None, r"env.restart_window = 60.0, env.tasks = \(1, 2\) with"),
         ({"restarts": 3}, None, "env.restarts = 3 with env.vectorization = native: .* Set env.restarts = 10, or"),
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Stories(3), "expected a gymnasium.vector.VectorEnv of 2"),

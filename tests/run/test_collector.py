@@ -349,7 +349,7 @@ def test_a_rollout_that_an_error_ends_is_dropped(make):
 def test_replay_ratio_holds_for_any_number_of_envs(lengths, ratio):
     env = roads.open_env("slots", num=len(lengths), lengths=lengths)
     collector, clock, updates, base = roads.collector_of(env, Still()), Clock(length=10**6, replay_ratio=ratio), 0, None
-    for _ in range(60):
+    for _ in range(40):
         clock.env_steps += collector.collect()
         base = clock.env_steps if base is None else base
         updates += clock.updates_due(windows=1)
@@ -447,7 +447,6 @@ def like_a_gpu(monkeypatch):
 
 
 def jax_cycles(num_envs):
-    pytest.importorskip("jax")
     from reverie.envs.jax_vector import JaxVector
 
     return JaxVector(jax_task(), num_envs)
@@ -459,6 +458,7 @@ def jax_cycles(num_envs):
 )
 def test_runs_resume_bit_for_bit(name, own, store, tmp_path, like_a_gpu):
     """After the replay has dropped rows; DreamerV3 with 64 streams."""
+    pytest.importorskip("jax")
     path = {} if store == "auto" else {"replay.store_path": str(tmp_path / store)}
     steps = 200 if name == "dqn" else 1000
     run = functools.partial(reverie.train, name, env=jax_cycles, **own)
@@ -473,6 +473,7 @@ def test_runs_resume_bit_for_bit(name, own, store, tmp_path, like_a_gpu):
 
 
 def test_runs_resume_with_rows_on_the_cpu_or_without_them(tmp_path, capsys):
+    pytest.importorskip("jax")
     run = functools.partial(reverie.train, "dqn", env=jax_cycles, **DQN)
     whole = run(run=tmp_path / "whole", steps=200)
     for name in ("cut", "empty"):
