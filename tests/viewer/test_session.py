@@ -418,7 +418,7 @@ def test_an_episode_ends_by_the_word_of_the_environment(session, monkeypatch):
     while not session.timeline.real[-1].values["last"]:
         session.step()
     assert session.describe_ending() == ("the end" if session.timeline.real[-1].values["terminal"] else "time is up")
-    monkeypatch.setattr(session.source, "episode_info", {0: {"success_rate": 0.0}})
+    monkeypatch.setattr(session.source, "_summaries", {0: {"success_rate": 0.0}})
     assert session.describe_ending() == "failed"
 
 

@@ -159,7 +159,7 @@ class ArrayCodec:
         self._check_limits({key: x.numpy() for key, x in copies.items()}, lambda number: f"environment {number}")
         return copies, torch.from_numpy(reward.astype(np.float32)), reward
 
-    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
+    def read_executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         """Return what the info of a step says; the actions that have led to ``first`` rows belong to no row."""
         if not rows.info or not mentions_executed_action(rows.info):
             return None

@@ -162,7 +162,7 @@ class SlotVector:
         Without a ``seed``, only the first reset is seeded, with the seeds of the restarter. A pending answer is lost.
         """
         self._check_open()
-        self._settle()
+        self._await_answer()
         self._is_pending = False
         if seed is not None:
             seeds = derive_seeds(seed, self.num_envs)
@@ -191,7 +191,7 @@ class SlotVector:
         self._is_pending, step = False, self._answer
         return self._finish() if step is None else step
 
-    def _settle(self) -> None:
+    def _await_answer(self) -> None:
         """Wait for a pending answer and keep it for ``receive``, so that workers can take other requests."""
         if self._is_pending and self._answer is None:
             self._answer = self._finish()
@@ -287,17 +287,17 @@ class SlotVector:
         # Receive all of them: each request has one answer.
         answers = {number: self._receive_or_none(number) for number in over}
         summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
-        found = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
+        numbers_of = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
         if summaries and not self._summary_checked:
             self._summary_checked = True
-            self._requests_summary = self._logs or bool(found)
+            self._requests_summary = self._logs or bool(numbers_of)
             missing = [text for _, text in summaries.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
                 self._check_open()
             elif all(missing):
                 logger.warning(missing[0])
-        return found
+        return numbers_of
 
     def end(self, numbers: Sequence[int]) -> None:
         """End the episodes of the environments ``numbers`` with their current rows."""
@@ -309,7 +309,7 @@ class SlotVector:
     def render_frame(self) -> np.ndarray | None:
         """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
         self._check_open()
-        self._settle()
+        self._await_answer()
         self._slots[0].send("render_frame")
         frame: np.ndarray | None = self._receive_or_none(0)
         return frame
@@ -322,7 +322,7 @@ class SlotVector:
 
     def _ask(self, request: str, name: str, *args: object) -> list[Any]:
         self._check_open()
-        self._settle()
+        self._await_answer()
         for slot in self._slots:
             slot.send(request, name, *args)
         # Receive all of them: each request has one answer.
@@ -341,7 +341,7 @@ class SlotVector:
 
     def snapshot(self) -> list[bytes | None]:
         """Return a snapshot of each environment, see ``VectorEnv``."""
-        self._settle()
+        self._await_answer()
         if self._ended is None or self._step_unfinished or self._error is not None:
             return [None] * self.num_envs
         for number in range(self.num_envs):
@@ -352,7 +352,7 @@ class SlotVector:
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Tensor:
         """Restore ``snapshots``, taken when ``step`` were the current rows; return which rows are last, ``[N]``."""
         self._check_open()
-        self._settle()
+        self._await_answer()
         self._is_pending = self._step_unfinished = False
         self._shown = step.obs
         for key, array in self._arrays.items():

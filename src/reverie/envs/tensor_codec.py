@@ -51,7 +51,7 @@ class TensorCodec:
         self._leaves = [(leaf, _encoder(leaf, self._device, config.channel_axis)) for leaf in codec.leaves]
         self._range_check = ObsRangeCheck(codec, warns)
         self._decode_action = action_decoder(vector.action_space, self._device)
-        self._encode_action = action_encoder(vector.action_space, self._device)
+        self._encode_action = _action_encoder(vector.action_space, self._device)
         self._choices = [cut for _, cut in self.action_spec.categorical_slices()]
         self._keeps_filtered = config.filtered_action == "policy"
         self.executed_keys: tuple[str, str] | None = None
@@ -100,7 +100,7 @@ class TensorCodec:
         self._range_check.add(leaf, x)
         return encode(x)
 
-    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
+    def read_executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         """Return what the info of a step says, which every step says or none, as nothing waits for the device."""
         info, last = name_keys(rows.info), rows.last
         key, flag = keys = find_keys(info) or ("", "")
@@ -285,7 +285,7 @@ def action_decoder(space: Space, device: torch.device) -> Callable[[Tensor], Any
     return unflatten_fn(space, leaves)
 
 
-def action_encoder(space: Space, device: torch.device) -> Callable[[Any, int], tuple[Tensor, Tensor]]:
+def _action_encoder(space: Space, device: torch.device) -> Callable[[Any, int], tuple[Tensor, Tensor]]:
     """Return the inverse of :func:`action_decoder`, for N actions: flat ones ``[N, A]``, and which fit, ``[N]`` bool.
 
     Numbers beyond their bounds are clipped. DataError for wrong shapes; nothing waits for the device.

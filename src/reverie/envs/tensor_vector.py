@@ -129,7 +129,8 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
     def __init__(self, vector: Any, has_tensors: bool) -> None:
         """``vector``: a ``TensorVector`` or an ``ArrayVector``."""
-        self.vector, self._has_tensors = vector, has_tensors
+        self.vector: Any = vector
+        self._has_tensors = has_tensors
         self.observation_space: gymnasium.Space[Any] = vector.observation_space
         self.action_space: gymnasium.Space[Any] = vector.action_space
         self.max_episode_steps: int | None = vector.max_episode_steps

@@ -41,7 +41,7 @@ class RowCodec(Protocol):
     def encode(self, rows: TensorRows) -> tuple[Obs, Tensor, ExactRewards]:
         """Return observations ``[N, ...]`` in new memory, rewards ``[N]`` as float32, and in their own precision."""
 
-    def executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
+    def read_executed(self, rows: TensorRows, first: Tensor, legal: Tensor | None) -> ExecutedActions | None:
         """Return what ``rows`` say of the actions behind them; ``legal``: the masks ``[N, A]`` of the rows before."""
 
     def check(self) -> None:
@@ -62,7 +62,8 @@ class VectorEnv:
 
         ``seed``: of the first reset. ``warns``: warn of episodes that seem to end at an undeclared time limit.
         """
-        self.vector, self.codec = vector, codec
+        self.vector: Any = vector
+        self.codec: Any = codec
         self._seed, self._must_reset = seed, False
         self.num_envs: int = vector.num_envs
         self.device: torch.device = torch.device(vector.device)
@@ -167,7 +168,7 @@ class VectorEnv:
         if self._refuses_masks and rows.info:
             refuse_info_mask(rows.info)
         obs, reward, self.exact_rewards = self.codec.encode(rows)
-        self.executed_actions = None if self._is_last is None else self.codec.executed(rows, first, self._legal)
+        self.executed_actions = None if self._is_last is None else self.codec.read_executed(rows, first, self._legal)
         if not self._check_ends.is_done:
             self._look_at_ends(rows, first)
         self._legal, self._hidden_masks = obs.get(MASK_KEY), None

@@ -70,8 +70,8 @@ def _on_host(rows: list[Tensor]) -> Tensor:
 
 def _flags_on_host(rows: list[Tensor | None]) -> Tensor | None:
     """Return flags ``[n, N]``, false where rows have none; None if no row has any."""
-    known = next((row for row in rows if row is not None), None)
-    return None if known is None else _on_host([torch.zeros_like(known) if row is None else row for row in rows])
+    flags = next((row for row in rows if row is not None), None)
+    return None if flags is None else _on_host([torch.zeros_like(flags) if row is None else row for row in rows])
 
 
 class ActedRow(NamedTuple):
