@@ -101,7 +101,7 @@ class EnvCollector:
         self._num_filtered: Any = 0  # steps since the last log entry whose action a filter replaced
         self._logged_steps = 0  # env steps at the last log entry
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
-        self.rollout = rollout
+        self.rollout: int = rollout
         self._defers = env.defers
         self._is_whole = True  # whether no error has ended a turn
         self._uncounted: list[DeviceRow] = []

@@ -93,7 +93,8 @@ class LateRows:
     """
 
     def __init__(self, sink: RowSink, late: bool) -> None:
-        self.sink, self.late = sink, late
+        self.sink: RowSink = sink
+        self.late: bool = late
         self.newest: ActedRow | None = None
         """The row that is not in the replay yet."""
 
