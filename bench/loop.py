@@ -53,6 +53,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "pendulum_td3": ({"algorithm": "td3", "env": "Pendulum-v1"}, EARLY, 4000),
     "cartpole_64_serial": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY, 400),
     "cartpole_64_process": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vectorization": "async"}, 400),
+    "pong_envpool_16": (
+        {"algorithm": "dqn", "env": "envpool/Pong-v5"},
+        MANY | {"env.num": 16, "env.vectorization": "native", "replay_ratio": 1 / 16, "replay.capacity": 20_000},
+        200,
+    ),
     "cartpole_64_native": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vectorization": "native"}, 400),
 }
 """What `train` is told, further settings, and how many updates are counted."""
