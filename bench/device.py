@@ -35,6 +35,7 @@ def reverie_ppo(system: str, num: int, place: str = "cpu") -> tuple[Callable[[],
     """Return a function that makes one rollout and its updates and returns its env steps, and one that tells parts."""
     from reverie.experiment.build import build
     from reverie.experiment.settings import Request, merge_layers
+    from reverie.run.device_rows import DeviceRow
 
     env = {"device": "gymnax/CartPole-v1", "native": "CartPole-v1"}[system]
     changes = {
@@ -71,7 +72,8 @@ def reverie_ppo(system: str, num: int, place: str = "cpu") -> tuple[Callable[[],
                 sink.add(step, action, {})
             sink.complete(step)
             middle = time.process_time()
-            collector._count_rollout(sink.newest_rows, [None] * ROLLOUT)
+            collector._uncounted += [DeviceRow.of(collector.env, step, None)] * ROLLOUT
+            collector.count()
             rows.append(1e6 * (middle - begin) / ROLLOUT)
             counted.append(1e6 * (time.process_time() - middle) / ROLLOUT)
         return {"rows_us": statistics.median(rows), "counters_us": statistics.median(counted)}

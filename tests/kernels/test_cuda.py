@@ -27,7 +27,7 @@ from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource, prefetch
 from reverie.replay.storage import Storage, storage_on
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.collect_turns import TurnCollector
+from reverie.run.collect import EnvCollector
 from tiny_configs import SETTINGS
 
 LIVED = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
@@ -194,7 +194,8 @@ def test_environments_on_the_device_are_waited_for_once_for_each_rollout(own, tm
     }  # fmt: skip
     result = reverie.train("ppo", env=CycleThere, run=tmp_path / "run", steps=200, device="cuda:0", **given | own)
     rollouts = result.updates // 4
-    assert gpu.waits["run/collect.py:_count_rollout"] == gpu.waits["envs/torch_vector.py:check"] == rollouts
+    assert gpu.waits["envs/torch_vector.py:check"] == rollouts
+    assert gpu.waits["run/device_rows.py:_on_host"] == 2 * rollouts  # flags, and rewards
     assert max(gpu.waits.values()) < 16 * rollouts  # nothing in each turn
 
 
@@ -232,7 +233,7 @@ def test_rules_of_masks_and_hidden_steps_wait_for_nothing_in_a_turn(gpu):
     assert step.obs["action_mask"].all()
 
 
-class Kept(TurnCollector):
+class Kept(EnvCollector):
     newest: Any = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -272,7 +273,7 @@ def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turn
         "schedule.log_every": 10_000,
     }  # fmt: skip
     given |= {} if name == "dreamer_v3" else {"algo.batch_size": 16, "algo.networks.units": (16,)}
-    monkeypatch.setattr("reverie.experiment.build.TurnCollector", Kept)
+    monkeypatch.setattr("reverie.experiment.build.EnvCollector", Kept)
     counted = []
     for steps in (150, 450):
         gpu.waits.clear()
@@ -283,9 +284,6 @@ def test_off_policy_learners_wait_for_environments_on_the_device_once_in_32_turn
     schedules = [x.sum() for key, x in flatten_named(Kept.newest.state).items() if key.endswith("steps")]
     assert all(400 < steps <= 458 for steps in schedules)  # of the exploration
     assert len(schedules) == (name in ("dqn", "td3"))
-    places = (
-        "run/collect.py:_count_rollout", "envs/tensor_codec.py:check", "envs/torch_vector.py:check",
-        "envs/tensor_codec.py:__call__",
-    )  # fmt: skip
-    counts = dict.fromkeys(places, 2)  # of about 50 more turns
+    places = ("envs/tensor_codec.py:check", "envs/torch_vector.py:check", "envs/tensor_codec.py:__call__")
+    counts = dict.fromkeys(places, 2) | {"run/device_rows.py:_on_host": 4}  # of about 50 more turns
     assert {place: after[place] - before[place] for place in after if after[place] != before[place]} == counts

@@ -245,7 +245,7 @@ class Restarter:
         self.failures: list[list[str]] = [[] for _ in seeds]
         """Failures of each environment since its last complete episode, as text that equal failures share."""
         self.requests: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """The latest request of each name by ``SlotVectorEnv.call`` and ``set_attr``, repeated after a restart."""
+        """The latest request of each name by ``VectorEnv.call`` and ``set_attr``, repeated after a restart."""
         self.retry_at: dict[int, float] = {}
         """Restart time of each environment that is down, by its number, on this object's clock."""
         self.specs = specs

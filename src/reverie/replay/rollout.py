@@ -205,11 +205,6 @@ class DeviceRollout(MinibatchSource):
     def is_complete(self) -> bool:
         return self._place == len(self._places)
 
-    @property
-    def newest_rows(self) -> dict[str, Tensor]:
-        """The rows of the complete rollout and the row after them, ``[T + 1, N, ...]`` by column."""
-        return {name: x[self.window.context :] for name, x in self.columns.items()}
-
     def restart(self) -> None:
         """Drop the rows of this rollout; the next row is the first of a new one."""
         self._place = self.window.context

@@ -41,17 +41,17 @@ class DeviceRow(NamedTuple):
         if not rows:
             return []
         steps = [row.step for row in rows]
-        flags = [_on_host([getattr(step, name) for step in steps]) for name in ("reward", *FLAGS)]
+        flags = _on_host([getattr(step, name) for name in FLAGS for step in steps]).unflatten(0, (len(FLAGS), -1))
+        exact = _on_host([row.exact_rewards for row in rows]).double()
         players = _on_host([step.obs[PLAYER_KEY] for step in steps]) if steps[0].obs else None
-        exact = _on_host([row.exact_rewards for row in rows]).double().numpy()
         success, tags = (_flags_on_host([getattr(row, name) for row in rows]) for name in ("success", "tags"))
         return [
             cls(
                 Step(
-                    obs={} if players is None else {PLAYER_KEY: players[t]}, reward=flags[0][t],
-                    **{name: x[t] for name, x in zip(FLAGS, flags[1:], strict=True)},
+                    obs={} if players is None else {PLAYER_KEY: players[t]}, reward=exact[t].float(),
+                    **dict(zip(FLAGS, flags[:, t], strict=True)),
                 ),
-                exact[t], None if success is None else success[t], None if tags is None else tags[t],
+                exact[t].numpy(), None if success is None else success[t], None if tags is None else tags[t],
             )
             for t in range(len(rows))
         ]  # fmt: skip
