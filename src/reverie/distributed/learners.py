@@ -12,7 +12,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import safe_open
@@ -124,7 +124,8 @@ class LearnerExperiment(Experiment):
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
-            parts["replay"] = ReplayPart(self.team, self.store, self.run)
+            stores = cast(PersistentReplay | MultiReplayStores, self.store)
+            parts["replay"] = ReplayPart(self.team, stores, self.run)
             if isinstance(collector := _local_collector(self.collector), EnvCollector):
                 parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts

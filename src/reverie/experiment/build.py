@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import set_up_pytorch
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
-from reverie.core.protocols import BatchSource, Env, Policy, Stateful
+from reverie.core.protocols import BatchSource, Env, Policy, RowStore, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, has_players, spec_to_dict
@@ -87,8 +87,7 @@ class Experiment:
     """None in an offline run."""
     heldout: Callable[[], Mapping[str, float]] | None = None
     """Returns metrics of the learner on held-out rows; None if there are none."""
-    store: Any = None
-    """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
+    store: RowStore | None = None
     envs: Environments
     """With actors, which have their own environments, the one for training is made to read its spaces, and closed."""
     obs_spec: ObsSpec
@@ -287,12 +286,11 @@ def _read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
 
 
 class OnlineRows(NamedTuple):
-    """The collector and the replay; empty in an offline run."""
+    """The replay, the collector and the store of its rows; empty in an offline run."""
 
-    replay: Any = None
-    """A :class:`ReplayBuffer`, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors."""
+    replay: BatchSource | None = None
     collector: CollectorProtocol | None = None
-    store: Any = None
+    store: RowStore | None = None
 
 
 def build(
@@ -362,11 +360,7 @@ def build(
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
-    parts: list[BatchSource] = [part for part in (offline.dataset, online.replay) if part is not None]
-    if config.human_fraction or config.human.intervention_reward:
-        parts = [_build_tagged_source(config, algo, offline.dataset, online, seeds["replay"])]
-    sources = [prefetch(part, algo.device) for part in parts]
-    source = sources[0] if len(sources) == 1 else MixedSource(*sources)
+    source = _build_source(config, algo, offline.dataset, online, seeds["replay"])
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
         obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
@@ -375,6 +369,17 @@ def build(
         source=source if learned_reward is None else RelabeledSource(source, learned_reward),
         learned_reward=learned_reward, rating=Rating() if has_players(task.obs_spec) else None,
     )  # fmt: skip
+
+
+def _build_source(
+    config: ExperimentConfig, algo: Algorithm, recorded: OfflineReplay | None, online: OnlineRows, seed: int
+) -> BatchSource:
+    """Return the source of the learner's batches: of recorded rows, collected ones, or both."""
+    parts: list[BatchSource] = [part for part in (recorded, online.replay) if part is not None]
+    if config.human_fraction or config.human.intervention_reward:
+        parts = [_build_tagged_source(config, algo, recorded, online, seed)]
+    sources = [prefetch(part, algo.device) for part in parts]
+    return sources[0] if len(sources) == 1 else MixedSource(*sources)
 
 
 def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) -> Clock:
@@ -408,7 +413,7 @@ def _build_tagged_source(
             "algo.entropy_backup = True: if rewards are for success alone, the entropy can be worth more, so that the "
             "agent never arrives. Use --preset hil, or algo.entropy_backup = False"
         )
-    source = TaggedSource(online.replay, recorded, human, fraction, seed)
+    source = TaggedSource(cast(ReplayBuffer, online.replay), recorded, human, fraction, seed)
     source.settle = getattr(online.collector, "settle", source.settle)
     return source
 

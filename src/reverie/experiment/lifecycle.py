@@ -24,7 +24,7 @@ from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.logger import logger
-from reverie.core.protocols import Sink, Stateful
+from reverie.core.protocols import RowStore, Sink, Stateful
 from reverie.core.types import State
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
@@ -477,7 +477,7 @@ class RunLifecycle:
         )  # fmt: skip
 
 
-def complete_store(store: Any, checkpoint: Path) -> None:
+def complete_store(store: RowStore | None, checkpoint: Path) -> None:
     """Store the rows of a finished run that only its verified ``checkpoint`` has. ``store``: None if there is none."""
     if store is not None and checkpoint.is_dir() and "replay" in read_manifest(checkpoint)["parts"]:
         store.complete(read_checkpoint(checkpoint, ["replay"], verified=True)["replay"])

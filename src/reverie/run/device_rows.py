@@ -41,7 +41,7 @@ class DeviceRow(NamedTuple):
         if not rows:
             return []
         steps = [row.step for row in rows]
-        flags = _on_host([getattr(step, name) for name in FLAGS for step in steps]).unflatten(0, (len(FLAGS), -1))
+        flags = _on_host([getattr(step, name) for name in FLAGS for step in steps]).view(len(FLAGS), len(rows), -1)
         exact = _on_host([row.exact_rewards for row in rows]).double()
         players = _on_host([step.obs[PLAYER_KEY] for step in steps]) if steps[0].obs else None
         success, tags = (_flags_on_host([getattr(row, name) for row in rows]) for name in ("success", "tags"))
