@@ -254,16 +254,6 @@ class RowSink(Protocol):
         """
 
 
-class RolloutSink(RowSink, Protocol):
-    """Receives whole rollouts of T rows, on the device where they are collected."""
-
-    def complete(self, step: Step) -> None:
-        """Add the row after the rollout, on which the policy has not acted."""
-
-    def restart(self) -> None:
-        """Drop the rows of this rollout; the next row is the first of a new one."""
-
-
 class MeterLike(Protocol):
     """Averages metrics on the device."""
 
@@ -292,32 +282,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Restore the state that ``state_dict`` returned."""
-
-
-class RowStore(Stateful, Protocol):
-    """The collected rows of a run on disk."""
-
-    @property
-    def is_copied(self) -> bool:
-        """Whether the rows of the loaded checkpoint were copied to a new segment."""
-
-    def check(self) -> None:
-        """Check that any stored rows have the same spaces as the replay."""
-
-    def check_writable(self) -> None:
-        """Check that a run without a checkpoint can write rows."""
-
-    def begin(self) -> bool:
-        """Start storing in a run without a checkpoint; return whether the replay has rows."""
-
-    def on_checkpoint(self, name: str, retained: Sequence[str]) -> None:
-        """After checkpoint ``name``, delete the rows that none of the ``retained`` checkpoints needs."""
-
-    def complete(self, state: State) -> None:
-        """Store the rows that only a checkpoint with this ``state`` has."""
-
-    def close(self, *, failed: bool) -> None:
-        """Stop storing, at once after an error."""
 
 
 @runtime_checkable

@@ -7,10 +7,10 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -23,11 +23,11 @@ from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import set_up_pytorch
 from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.logger import logger
-from reverie.core.protocols import BatchSource, Env, Policy, RowStore, Stateful
+from reverie.core.protocols import BatchSource, Env, Policy, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, has_players, spec_to_dict
-from reverie.core.types import FLAGS, Batch, Mode, Window
+from reverie.core.types import FLAGS, Batch, Mode, State, Window
 from reverie.envs.config import EnvLike
 from reverie.envs.vector_steps import CLIPS
 from reverie.experiment.config import ExperimentConfig
@@ -72,6 +72,32 @@ STORED_TURNS = 64
 """Turns whose rows are copied from a GPU to the store at once."""
 MAX_VIDEO_SIDE = 256
 """Maximum length of the longer side of evaluation videos during training, in pixels."""
+
+
+class RowStore(Stateful, Protocol):
+    """The collected rows of a run on disk."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the rows of the loaded checkpoint were copied to a new segment."""
+
+    def check(self) -> None:
+        """Check that any stored rows have the same spaces as the replay."""
+
+    def check_writable(self) -> None:
+        """Check that a run without a checkpoint can write rows."""
+
+    def begin(self) -> bool:
+        """Start storing in a run without a checkpoint; return whether the replay has rows."""
+
+    def on_checkpoint(self, name: str, retained: Sequence[str]) -> None:
+        """After checkpoint ``name``, delete the rows that none of the ``retained`` checkpoints needs."""
+
+    def complete(self, state: State) -> None:
+        """Store the rows that only a checkpoint with this ``state`` has."""
+
+    def close(self, *, failed: bool) -> None:
+        """Stop storing, at once after an error."""
 
 
 @dataclass(frozen=True, kw_only=True)

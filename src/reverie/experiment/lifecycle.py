@@ -24,9 +24,9 @@ from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.logger import logger
-from reverie.core.protocols import RowStore, Sink, Stateful
+from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
-from reverie.experiment.build import Experiment
+from reverie.experiment.build import Experiment, RowStore
 from reverie.experiment.config import ExperimentConfig
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun

@@ -169,7 +169,7 @@ class RolloutBuffer(MinibatchSource, ReplayBuffer):
 
 
 class DeviceRollout(MinibatchSource):
-    """The rollout of environments on a device, where its rows stay: a ``RolloutSink``. Part of a checkpoint.
+    """The rollout of environments on a device, where its rows stay. Part of a checkpoint.
 
     Columns are ``[context + T + 1, N, ...]``: each row is copied once, into its place, and nothing is stored on disk.
     """

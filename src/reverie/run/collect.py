@@ -69,8 +69,8 @@ class EnvCollector:
         ``person``: who can take over from the policy; None: nobody.
 
         Of environments that defer their errors: ``rollout``: the rows of each that :meth:`collect` gives to ``sink``, a
-        ``RolloutSink``, at once; 0: one row, for a replay. ``late``: whether it gets them one turn later, as by default
-        on a GPU.
+        ``DeviceRollout``, at once; 0: one row, for a replay. ``late``: whether the replay gets it one turn later, as by
+        default on a GPU.
         """
         self.exact = exact
         self.schedule_position = schedule_position
