@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -27,6 +26,7 @@ from reverie.envs.make import ChangedError, NoEnvironmentError, format_make_erro
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import count_large_values, env_fingerprint
 from reverie.envs.suites import package_versions
+from reverie.envs.vector_steps import CLIPS
 from reverie.envs.wrappers import (
     AlternatingTurns,
     FlatObs,
@@ -39,7 +39,6 @@ from reverie.envs.wrappers import (
 
 ObsBuffers = Mapping[str, np.ndarray]
 """Arrays by key to which an observation is written, ``[*shape]`` each."""
-CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - (x < 0)), "tanh": math.tanh}
 
 
 class Outcome(NamedTuple):
@@ -92,7 +91,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step = 0
         self.episode: int = 0
         """The number of the current episode, from 1."""
-        self._clip = CLIPS.get(config.clip_reward)
+        self._clip: Any = None if config.clip_reward == "none" else CLIPS[config.clip_reward]
         self._inner = env.unwrapped
         self._space = self._inner.action_space  # the object itself, to detect a replacement quickly
         self._declared = copy.deepcopy(env.action_space)
@@ -170,7 +169,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._write_obs(obs, False, rows)
         except BaseException as error:
             raise self._with_location(error) from error
-        return Outcome(self._clip(reward) if self._clip else reward, terminated, truncated, actor)
+        return Outcome(float(self._clip(reward)) if self._clip else reward, terminated, truncated, actor)
 
     def _read_actor(self, info: object, rows: ObsBuffers) -> int:
         """Return whose action was executed; set ``executed_action``. ``rows``: still of the row before the step."""

@@ -95,7 +95,6 @@ class VectorEnv:
 
     @property
     def instances(self) -> set[int]:
-        """Ids of all environments in this process, see ``find_instances``."""
         instances: set[int] | None = getattr(self.vector, "instances", None)
         return find_instances(getattr(self.vector, "vector", self.vector)) if instances is None else instances
 
@@ -120,10 +119,6 @@ class VectorEnv:
         return self.receive()
 
     def send(self, action: Tensor) -> None:
-        """Begin a step: workers take ``action`` ``[N, A]`` in the background until the caller calls ``receive``.
-
-        Other environments take it at once. Raises the same errors as ``step``.
-        """
         first = self._is_last
         if self._must_reset or first is None:
             self.codec.decode(action)
@@ -145,7 +140,6 @@ class VectorEnv:
         return action
 
     def receive(self) -> Step:
-        """End a step: return the rows after the last action. Raises the same errors as ``step``."""
         answer, self._answer = self._answer, None
         assert answer is not None
         return answer()
@@ -192,10 +186,6 @@ class VectorEnv:
         self._flags.clear()
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End the episodes of ``numbers`` with the current rows, ``step``; all of them unless ``can_end_one``.
-
-        Return the rows. ``episode_info`` then describes their episodes.
-        """
         if self._end is None:
             self._must_reset, self._is_last = True, torch.ones_like(step.is_last)
         else:
@@ -206,10 +196,6 @@ class VectorEnv:
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
-        """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment.
-
-        Waits for the device.
-        """
         if self.success is None or self._is_last is None:
             return self._summaries
         flags = self.success.tolist()
@@ -226,23 +212,13 @@ class VectorEnv:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of failed environments so far."""
         return getattr(self.vector, "restarts", 0)
 
     def snapshot(self) -> list[bytes | None]:
-        """Return a snapshot of each environment, to continue from its current row; None if it cannot be saved.
-
-        [] if none can. Waits for a pending answer, which can still be received. All are None after an error that closed
-        all environments, and after an interrupted step.
-        """
         method: Callable[[], list[bytes | None]] | None = getattr(self.vector, "snapshot", None)
         return [] if method is None else method()
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Restore ``snapshots``, taken when ``step`` were the current rows; return the current rows.
-
-        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
-        """
         self._answer = self.exact_rewards = self.executed_actions = self.success = None
         self._summaries = {}
         self._legal = step.obs.get(MASK_KEY)
@@ -252,35 +228,22 @@ class VectorEnv:
         return replace(step, is_last=self._is_last)
 
     def state_dict(self) -> State | None:
-        """Return the state of environments on a device as named tensors; None if they cannot be saved."""
         state: State | None = self.vector.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], step: Step) -> None:
-        """Continue from a saved state, when ``step`` were the current rows."""
         self.vector.load_state_dict(state)
         self._is_last, self._legal = step.is_last, step.obs.get(MASK_KEY)
 
     def call(self, name: str, *args: object, **kwargs: object) -> list[Any]:
-        """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.
-
-        An attribute that is not a method is read. Waits for a pending step. After a restart, the latest call of each
-        name is repeated. Raises EnvError if the name does not exist, or the call fails.
-        """
         return list(vector_method(self.vector, "call")(name, *args, **kwargs))
 
     def set_attr(self, name: str, value: object) -> None:
-        """Set the attribute ``name`` of each environment, or of a wrapper that has it, to ``value``.
-
-        Otherwise like ``call``.
-        """
         vector_method(self.vector, "set_attr")(name, value)
 
     def render(self) -> np.ndarray | None:
-        """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``; None if it cannot be rendered."""
         method: Callable[[], np.ndarray | None] | None = getattr(self.vector, "render_frame", None)
         return None if method is None else method()
 
     def close(self) -> None:
-        """Close all environments and end their processes. Can be called twice."""
         self.vector.close()
