@@ -85,7 +85,7 @@ class EnvCollector:
         self.rng: np.random.Generator = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while a step is pending
         self._rewards: np.ndarray = np.zeros(env.num_envs)
-        self._logged: dict[int, Mapping[str, float]] = {}
+        self._logged: Mapping[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised instead
         self.state: Any = initial_state(policy, env.num_envs)
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs, has_players(env.obs_spec))
@@ -136,7 +136,7 @@ class EnvCollector:
 
     def _finish_turn(self, step: Step) -> None:
         """Keep what is counted of the rows ``step``, and ask a person for a judgment."""
-        self._rewards, self._logged = read_exact_rewards(self.env, step), dict(self.env.episode_info)
+        self._rewards, self._logged = read_exact_rewards(self.env, step), self.env.episode_info
         if self.person is not None and (judgment := self.person.judge(step)) is not None:
             self._end_episode(step, *judgment)
         if self._tags is not None or self.takeovers.is_open:

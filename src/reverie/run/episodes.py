@@ -86,6 +86,10 @@ def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
     return exact.numpy(force=True).astype(np.float64) if isinstance(exact, Tensor) else exact
 
 
+NOBODY = np.zeros(0, int)
+"""Numbers of no environments."""
+
+
 class EpisodeCounter:
     """Sums the rewards and decisions of N running episodes."""
 
@@ -108,7 +112,7 @@ class EpisodeCounter:
         self.totals += self._gains
         if count_set(step.is_first):
             self.totals[:, step.is_first.numpy(force=True)] = 0.0
-        return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else np.zeros(0, int)
+        return self.find(step.is_last.numpy(force=True)) if count_set(step.is_last) else NOBODY
 
     def find(self, chosen: np.ndarray, steps: float = 1) -> np.ndarray:
         """Return the numbers of the environments ``chosen`` ``[N]`` whose episodes have at least this many steps."""

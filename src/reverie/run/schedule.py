@@ -36,7 +36,7 @@ class Periodic:
 
     def __call__(self) -> bool:
         """Return whether a period has passed since the last call that returned True."""
-        if not self.is_due:
+        if not self.amount or self.position() - self.last < self.amount:
             return False
         self.before = self.last
         self.last += (self.position() - self.last) // self.amount * self.amount
