@@ -6,6 +6,7 @@ import sys
 import gymnasium
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 
@@ -78,6 +79,11 @@ def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_pa
     action, _ = agent.act(obs, None)
     assert env.observation_space.contains(env.step(action)[0])
     assert agent.evaluate(episodes=2).scores[0] > 5
+    alone = gymnasium.make("CartPole-v1")
+    scores = agent.evaluate(2, env=alone).scores
+    assert reverie.load(tmp_path / "run", env=alone).evaluate(2).scores == scores
+    with pytest.raises(EnvError, match="makes single environments, set env"):
+        agent.evaluate(2, env=CartPoleEnv)
 
 
 def test_environments_of_a_vector_are_reached_if_it_lets_them():

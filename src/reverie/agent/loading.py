@@ -111,7 +111,7 @@ def load(
         elif "eval_env" in saved.custom:
             eval_source, config = _resolve_eval_env(saved, folder.path, config)
         if isinstance(source, gymnasium.Env):  # already made
-            config = config.merge({"env.kwargs": {}})
+            config = config.merge({"env.kwargs": {}, "env.vectorization": "sync"})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
         factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), source)
