@@ -30,7 +30,7 @@ from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, run_seeds
 from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, Start, run_env_check
-from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name
+from reverie.envs.config import EnvConfig, EnvLike, MakeEnv, env_name, settings_of
 from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import Experiment, build
@@ -216,8 +216,7 @@ def train_config(
             log_warnings_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if eval_env is not None:
-            alone = {"vectorization": "sync"} if isinstance(eval_env, gymnasium.Env) else {}
-            config = config.merge({"eval_env": {"id": env_name(eval_env), "kwargs": {}, **alone}})
+            config = config.merge({"eval_env": settings_of(eval_env)})
         if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_during_training:
             logger.info(
                 "no evaluations during training: they need a second environment, but only one instance was passed. "

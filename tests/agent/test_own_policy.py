@@ -18,6 +18,8 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.datasets.format_detection import open_reader
+from roads import KINDS, MAKERS
+from story_env import Story
 
 ALWAYS = {"left": lambda obs: 0, "right": lambda obs: 1}
 
@@ -309,3 +311,14 @@ def test_commands_take_a_policy_as_they_take_a_run(tmp_path, monkeypatch, capsys
 def test_what_is_no_policy_is_refused(policy):
     with pytest.raises(ConfigError, match="a function of the observation that returns an action"):
         make_player("CartPole-v1", policy)
+
+
+@pytest.mark.parametrize("road", KINDS[1:])
+def test_vectors_tell_of_success_and_takeovers_as_single_environments_do(road):
+    def first_legal(obs):
+        return {"choice": 1 + int(obs["action_mask"].argmax()), "push": np.float32([0.5])}
+
+    alone = reverie.evaluate(Story, first_legal, 2, env_options={"kwargs": {"tells": "person"}})
+    options = {"vectorization": "native", "kwargs": {"tells": "person"}}
+    assert reverie.evaluate(MAKERS[road], first_legal, 2, env_options=options) == alone
+    assert (alone.info, alone.intervention_rate) == ([{"success_rate": 0.0}] * 2, 0.5)

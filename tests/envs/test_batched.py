@@ -6,6 +6,7 @@ import sys
 import gymnasium
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 
@@ -16,7 +17,7 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import own_limit
 from reverie.envs.make import make_gym
-from roads import MAKERS, Stories, make_vector_env, open_env
+from roads import MAKERS, OwnTensors, Stories, make_vector_env, open_env
 from story_env import LENGTHS, Story, reward_at
 from tiny_configs import FEW
 
@@ -78,6 +79,19 @@ def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_pa
     action, _ = agent.act(obs, None)
     assert env.observation_space.contains(env.step(action)[0])
     assert agent.evaluate(episodes=2).scores[0] > 5
+    alone = gymnasium.make("CartPole-v1")
+    scores = agent.evaluate(2, env=alone).scores
+    assert reverie.load(tmp_path / "run", env=alone).evaluate(2).scores == scores
+    with pytest.raises(EnvError, match="makes single environments, set env"):
+        agent.evaluate(2, env=CartPoleEnv)
+
+
+def test_a_vector_of_ones_own_class_is_made_again(tmp_path):
+    options = {"vectorization": "native", "num": 3}
+    few = {name: FEW[name] for name in ("steps", "eval_episodes", "console", "tensorboard")}
+    few |= {"algo.rollout": 2, "algo.batch_size": 6}
+    reverie.train("ppo", OwnTensors, env_options=options, run=tmp_path / "run", **few)
+    assert len(reverie.load(tmp_path / "run").evaluate(2).scores) == 2
 
 
 def test_environments_of_a_vector_are_reached_if_it_lets_them():

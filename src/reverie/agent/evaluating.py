@@ -22,7 +22,7 @@ from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ActionSpec, has_players
 from reverie.core.types import Mode, Step
 from reverie.envs.board_games import Rules, solve
-from reverie.envs.config import EnvLike, MakeEnv, env_name
+from reverie.envs.config import EnvLike, MakeEnv, settings_of
 from reverie.envs.make import env_factory
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.environments import diff_spaces, make_eval_env
@@ -147,8 +147,8 @@ def _with_env(player: Player, env: EnvLike | Mapping[str, Any] | None) -> tuple[
         return config.merge({"eval_env": {**config.eval_env_overrides, **env}}), player.eval_factory
     if isinstance(env, str):
         return config.merge({"eval_env": {"id": env}}), None
-    config = config.merge({"eval_env": {"id": env_name(env), "kwargs": {}}})
-    return config, env_factory(config.eval_env_config.merge({"num": 1, "vectorization": "sync"}), env)
+    config = config.merge({"eval_env": settings_of(env)})
+    return config, env_factory(config.eval_env_config.merge({"num": 1}), env)
 
 
 def _check_fits(player: Player, env: Env, name: str) -> None:

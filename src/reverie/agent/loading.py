@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from torch import Tensor
@@ -111,7 +111,7 @@ def load(
         elif "eval_env" in saved.custom:
             eval_source, config = _resolve_eval_env(saved, folder.path, config)
         if isinstance(source, gymnasium.Env):  # already made
-            config = config.merge({"env.kwargs": {}})
+            config = config.merge({"env.kwargs": {}, "env.vectorization": "sync"})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
         factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), source)
@@ -205,13 +205,14 @@ def _resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLi
     if ":" not in name or env not in (None, name):
         return env
     source: MakeEnv = import_object(name, error_prefix=f"{run} was trained with {setting} = {name}", base=object)
-    kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
-    if isinstance(source, type) and not issubclass(source, kinds):
-        raise EnvError(f"{run} was trained with {setting} = {name}, a class that is not derived from gymnasium.Env.")
-    if not isinstance(source, type) and env is None and not is_remembered(name.partition(":")[0]):
+    is_class = isinstance(source, type)
+    if is_class and not all(callable(getattr(source, name, None)) for name in ("reset", "step")):
+        raise EnvError(f"{run} was trained with {setting} = {name}, a class without the methods reset and step.")
+    is_env = is_class and issubclass(cast(type, source), (gymnasium.Env, gymnasium.vector.VectorEnv))
+    if not is_env and env is None and not is_remembered(name.partition(":")[0]):
         raise UntrustedError(
-            f"{run} was trained with {setting} = {name}, a function. In packages that you have not named, only "
-            "subclasses of gymnasium.Env are called. If you trust it, add --trust-code; in Python, trust_code=True."
+            f"{run} was trained with {setting} = {name}. In packages that you have not named, only subclasses of "
+            "gymnasium.Env are called. If you trust it, add --trust-code; in Python, trust_code=True."
         )
     return source
 

@@ -90,7 +90,7 @@ def make_player(env: EnvLike, policy: Any, env_options: Mapping[str, Any] | None
     if inspect.ismethod(policy) and policy.__name__ == "predict":
         policy = policy.__self__  # the model has more, such as statistics of observations
     _check_policy(policy)
-    settings = EnvConfig(id=env_name(env)).merge(dict(env_options or {})).merge({"num": 1, "vectorization": "sync"})
+    settings = EnvConfig(id=env_name(env)).merge(dict(env_options or {})).merge({"num": 1})
     config = ExperimentConfig().merge({"env": settings})
     return PolicyAgent(config, policy, env_factory(settings, env))
 

@@ -180,3 +180,8 @@ def env_name(env: EnvLike) -> str:
     if isinstance(env, gymnasium.Env):
         return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     return str(getattr(env, "__qualname__", type(env).__qualname__))
+
+
+def settings_of(env: EnvLike) -> dict[str, Any]:
+    """Return the settings that ``env``, an instance or what makes environments, has instead of those of another one."""
+    return {"id": env_name(env), "kwargs": {}} | ({"vectorization": "sync"} if isinstance(env, gymnasium.Env) else {})

@@ -124,7 +124,8 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
             raise
         source = config.id if factory is None else short_repr(factory)
         failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
-        raise EnvError(f"{failed}: {format_error(error)}") from error
+        advice = ". If it makes single environments, set env.vectorization = sync" * ("'num_envs'" in str(error))
+        raise EnvError(f"{failed}: {format_error(error)}{advice}") from error
     is_vector = isinstance(vector, VectorEnv | TensorVector) or is_batched_env(vector)
     is_for_rsl_rl = hasattr(vector, "get_observations") and vector.unwrapped is not vector  # mjlab itself has it, too
     if not is_vector or attribute(vector, "num_envs") != num or is_for_rsl_rl:

@@ -14,6 +14,7 @@ from torch import Tensor
 from reverie.core.errors import EnvError, ReverieError, format_error
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import add_batch_axis
+from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.vector_steps import episode_info_at, info_at
 
 
@@ -135,22 +136,24 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         self.action_space: gymnasium.Space[Any] = vector.action_space
         self.max_episode_steps: int | None = vector.max_episode_steps
         self._frameskip = getattr(vector, "frames_per_action", 1)  # as in Atari's environment
+        self._check: Callable[[], None] = getattr(vector, "check", lambda: None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         rows = self.vector.reset(seed)
-        return map_tensors(_first_array, rows.obs), {} if self._has_tensors else info_at(rows.info, 0, 1)
+        return map_tensors(_first_array, rows.obs), info_at(_on_host(rows.info), 0, 1)
 
     def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         batch = add_batch_axis(action)
         if self._has_tensors:
             batch = map_tensors(lambda x: torch.from_numpy(x).to(self.vector.device), batch)
         rows = self.vector.step(batch)
+        self._check()
         terminal, last = bool(rows.terminal[0]), bool(rows.last[0])
         truncated = last and not terminal if rows.truncated is None else bool(rows.truncated[0])
-        read = episode_info_at if last else info_at
-        info = {} if self._has_tensors else read(rows.info, 0, 1)
-        return map_tensors(_first_array, rows.obs), float(rows.reward[0]), terminal, truncated, info
+        info = (episode_info_at if last else info_at)(_on_host(rows.info), 0, 1)
+        success = {} if rows.success is None else {SUCCESS_KEYS[0]: bool(rows.success[0])}
+        return map_tensors(_first_array, rows.obs), float(rows.reward[0]), terminal, truncated, info | success
 
     def close(self) -> None:
         self.vector.close()
@@ -158,3 +161,10 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
 def _first_array(x: Any) -> Any:
     return x[0].numpy(force=True) if isinstance(x, Tensor) else x[0]
+
+
+def _on_host(info: Any) -> Any:
+    """Return the info of a step with arrays instead of tensors."""
+    if isinstance(info, Mapping):
+        return {key: _on_host(value) for key, value in info.items()}
+    return info.numpy(force=True) if isinstance(info, Tensor) else info
