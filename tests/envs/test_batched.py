@@ -90,7 +90,7 @@ def test_a_vector_of_ones_own_class_is_made_again(tmp_path):
     options = {"vectorization": "native", "num": 3}
     few = {name: FEW[name] for name in ("steps", "eval_episodes", "console", "tensorboard")}
     few |= {"algo.rollout": 2, "algo.batch_size": 6}
-    reverie.train("ppo", OwnTensors, env_options=options, run=tmp_path / "run", **few)
+    reverie.train("ppo", OwnTensors, env_options=options, run=tmp_path / "run", eval_env=Story(), **few)
     assert len(reverie.load(tmp_path / "run").evaluate(2).scores) == 2
 
 

@@ -128,10 +128,10 @@ def make_eval_env(
 
     ``as_trained``: instead, make training environments with training rewards and ``factory``, except that whole games
     are played. They run in this process. ``workers``: in worker processes if training uses them, so that a crash does
-    not end the run. ``num``: their number; None: ``eval_envs``, or fewer.
+    not end the run. ``num``: their number, unless it is an instance; None: ``eval_envs``, or fewer.
     """
     env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
-    num = num or (1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes)))
+    num = 1 if isinstance(factory, InstanceWrapper) else num or max(1, min(config.eval_envs, config.eval_episodes))
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # otherwise the training environment warns
