@@ -83,10 +83,6 @@ def native(vector):
     return make_vector_env(config, seed=0, factory=lambda num_envs: vector)
 
 
-def torch_env(num, mode=AutoresetMode.NEXT_STEP, **options):
-    return native(TorchCycle(num, mode, **options))
-
-
 @functools.cache
 def jax_task(chances=CHANCES):
     """The cycle in JAX, whose state has leaves of uint32, int32, bool and float32, and a typed key.

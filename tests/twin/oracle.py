@@ -150,11 +150,6 @@ def episode_of(row):
     return rows
 
 
-def num_rows_behind(row):
-    """The number of rows behind ``row``, up to the end of its episode."""
-    return len(episode_of(row)) - len([*backwards(row)])
-
-
 def scores(rows, c):
     """Score and length of each finished episode; with two players, the first one's, who gets every other reward."""
     ends = [[*backwards(row)] for row in rows.values() if row.is_last and not row.is_first]
