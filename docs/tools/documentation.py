@@ -333,7 +333,8 @@ def losses(module: Any) -> list[str]:
     rows = []
     for kind in vars(module).values():
         if inspect.isclass(kind) and kind.__module__ == module.__name__ and not dataclasses.is_dataclass(kind):
-            names = [f"{kind.__name__}.{n}" for n, f in vars(kind).items() if inspect.isfunction(inspect.unwrap(f))]
+            methods = {n: inspect.unwrap(f) for n, f in vars(kind).items() if callable(f)}
+            names = [f"{kind.__name__}.{n}" for n, f in methods.items() if inspect.isfunction(f) and f.__name__ == n]
         elif inspect.isfunction(kind) and kind.__module__ == module.__name__:
             names = [kind.__name__]
         else:
