@@ -35,6 +35,9 @@ class ScriptedEnv:
     def check(self) -> None:
         pass
 
+    def summary(self, number: int) -> dict[str, float]:
+        return self.episode_info.get(number, {})
+
     def snapshot(self) -> list[bytes | None]:
         return [None] * self.num_envs
 

@@ -1,6 +1,7 @@
 """Collectors: rows hold what was seen, what was then done and what the policy held in mind, on each way to a replay."""
 
 import functools
+import json
 import math
 import subprocess
 import sys
@@ -470,6 +471,14 @@ def test_runs_resume_bit_for_bit(name, own, store, tmp_path, like_a_gpu):
     assert any((newest(cut.run) / "replay" / "rows").glob("*")) == (store == "auto")
     if store == "rows":
         assert read_store(tmp_path / "rows") == read_store(tmp_path / "rows2")
+
+
+def test_a_run_on_a_device_that_stops_early_loses_no_episode(tmp_path):
+    options = DQN | {"eval_episodes": 1, "schedule.eval_every": 20, "stop_score": -1e9}
+    run = reverie.train("dqn", env=TorchCycle, run=tmp_path / "run", steps=200, **options)
+    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    assert run.env_steps < 100
+    assert 0.5 * run.env_steps < sum(json.loads(line)["length"] for line in lines) <= run.env_steps
 
 
 def test_runs_resume_with_rows_on_the_cpu_or_without_them(tmp_path, capsys):

@@ -52,6 +52,9 @@ class Env(Protocol):
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
         """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
 
+    def summary(self, number: int) -> Mapping[str, float]:
+        """Return what ``episode_info`` says of one environment, or would say if its episode ended here."""
+
     @property
     def max_episode_steps(self) -> int | None:
         """Maximum episode length that the environment declares; None: unknown."""

@@ -137,6 +137,10 @@ class ActorCollector:
         finished, self.finished = self.finished, []
         return finished
 
+    def pop_late_episodes(self) -> list[Episodes]:
+        """Return []: actors step no environments on a device."""
+        return []
+
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and random generators of actors restart."""
         return {"taken": self.new_steps, "restarts": self.restarts,

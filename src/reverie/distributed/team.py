@@ -246,3 +246,7 @@ class SharedCollector:
             return []
         episodes = vars(join_episodes(self.local.pop_episodes(at_the_end=at_the_end)))
         return [Episodes(**part) for part in self.team.all_gather_object(episodes)]
+
+    def pop_late_episodes(self) -> list[Episodes]:
+        """Return []: environments on a device have one learner."""
+        return []

@@ -15,10 +15,12 @@ from reverie.core.masks import refuse_info_mask
 from reverie.core.specs import MASK_KEY, SUCCESS_RATE, ActionSpec, ObsSpec
 from reverie.core.types import ExactRewards, ExecutedActions, Obs, State, Step, no_flags
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import EndCheck
 from reverie.envs.suites import package_versions
 from reverie.envs.tensor_codec import TensorCodec
 from reverie.envs.tensor_vector import TensorRows, TensorVector, call_vector, vector_method
+from reverie.envs.vector_steps import info_at
 from reverie.envs.wrappers import find_instances
 
 
@@ -90,6 +92,7 @@ class VectorEnv:
         self.success: Tensor | None = None
         """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
         self._summaries: Mapping[int, Mapping[str, float]] = {}
+        self._info: Any = {}  # of the current rows
         self.exact_rewards: ExactRewards | None = None
         self.executed_actions: ExecutedActions | None = None
 
@@ -169,6 +172,7 @@ class VectorEnv:
         if self._choices and rows.hidden_masks is not None:
             self._hidden_masks = (torch.as_tensor(rows.hidden_masks, device=self.device) != 0).flatten(1).float()
         self.success, self._summaries, self._is_last = rows.success, rows.summaries, rows.last
+        self._info = rows.info
         return Step(obs=obs, reward=reward, is_first=first, is_last=rows.last, is_terminal=rows.terminal)
 
     def _look_at_ends(self, rows: TensorRows, first: Tensor) -> None:
@@ -200,6 +204,14 @@ class VectorEnv:
             return self._summaries
         flags = self.success.tolist()
         return {i: {SUCCESS_RATE: float(flags[i])} for i in self._is_last.nonzero().flatten().tolist()}
+
+    def summary(self, number: int) -> Mapping[str, float]:
+        """Return what ``episode_info`` says of one environment, or would say if its episode ended here."""
+        if self.success is not None:
+            return {SUCCESS_RATE: float(self.success[number])}
+        if number in self._summaries or self.defers:
+            return self._summaries.get(number, {})
+        return success_summary(info_at(self._info, number, self.num_envs))
 
     def check(self) -> None:
         """Raise the errors that are known only on the device, for which this waits; nothing if none can be.

@@ -312,6 +312,10 @@ class EnvCollector:
         finished, self.finished = self.finished, []
         return finished
 
+    def pop_late_episodes(self) -> list[Episodes]:
+        """Count the rows that wait for it on a device; return the episodes that ended there, or [] without any."""
+        return self.pop_episodes(at_the_end=True) if self.env.defers else []
+
     def pop_action_rates(self) -> dict[str, float]:
         """Return how often filters and people replaced the policy's actions since the last call; {} if nobody did."""
         if self.env.defers:

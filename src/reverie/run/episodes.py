@@ -138,6 +138,9 @@ class CollectorProtocol(Protocol):
     def pop_episodes(self, *, at_the_end: bool = False) -> list[Episodes]:
         """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
+    def pop_late_episodes(self) -> list[Episodes]:
+        """Count the rows that wait for it on a device; return the episodes that ended there, or [] without any."""
+
     def pop_action_rates(self) -> dict[str, float]:
         """Return how often filters and people replaced the policy's actions, as metrics; {} if nobody did."""
 

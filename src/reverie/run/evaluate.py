@@ -203,7 +203,7 @@ def evaluate(
     def finish(numbers: Iterable[int]) -> None:
         for i in numbers:
             score, length = counter.totals[:, i].tolist()
-            played[i].append((score, int(length), dict(env.episode_info.get(i, {}))))
+            played[i].append((score, int(length), dict(env.summary(i))))
 
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:

@@ -109,7 +109,9 @@ class MetricsLog:
         return entry
 
     def write_episodes(self) -> None:
-        """Write finished episodes to the sinks that take them. Before a checkpoint, so that none is repeated."""
+        """Write finished episodes to the sinks that take them. Before a checkpoint: none is repeated or lost."""
+        if self.collector is not None:
+            self.add_episodes(self.collector.pop_late_episodes())
         steps = [step for step, episodes in self.unwritten for _ in episodes.score]
         rows = join_episodes([episodes for _, episodes in self.unwritten]).rows()
         self.unwritten.clear()
