@@ -229,7 +229,8 @@ def test_rules_of_masks_and_hidden_steps_wait_for_nothing_in_a_turn(gpu):
         step = env.step(torch.zeros(8, 2, device=CUDA))
     assert not gpu.waits
     env.check()
-    assert gpu.waits.total() == 4  # the flags of all rules, lost observations, and the ranges of two observations
+    # the flags of all rules, lost observations, the ranges of two observations, and ends of episodes
+    assert gpu.waits.total() == 5
     assert step.obs["action_mask"].all()
 
 

@@ -68,12 +68,18 @@ def fork(words: Sequence[str], env: dict[str, str], folder: str, fds: Sequence[i
         process.join()
         os.close(far)
         pid = int.from_bytes(os.read(near, 4), "little")
-        while int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) != os.getpid():
+        while not _is_own(pid, own_session):
             time.sleep(0.001)
     finally:
         prctl(SUBREAPER, 0)
         os.close(near)
     return pid
+
+
+def _is_own(pid: int, own_session: bool) -> bool:
+    """Return whether it is a child of this process by now, with a session that can be killed if it has its own."""
+    _, parent, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    return int(parent) == os.getpid() and (not own_session or int(session) == pid)
 
 
 def _nothing_of_main(name: str, prepare: Any = spawn.get_preparation_data) -> dict[str, Any]:

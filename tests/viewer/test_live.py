@@ -396,7 +396,7 @@ def test_a_run_with_a_page_asks_about_its_rows(tmp_path, said):
         reward=f"preferences:{labels}", run=tmp_path / "run", callbacks=[teacher], **settings,
         **{"schedule.log_every": 100},
     )  # fmt: skip
-    assert "begin when the newest episodes have 50 clips of 25 steps" in teacher.obstacles[0]
+    assert re.search(r"begin when the newest episodes have 50 clips of \d+ steps", teacher.obstacles[0])  # so far
     assert teacher.asked["names"][0].startswith("environment 0, row ")
     assert len(labels.read_text().splitlines()) == 21
     assert any("reward: 20 preferences" in line for line in said)

@@ -483,7 +483,7 @@ def _build_replay_and_store(
     if window.rollout:
         _check_rollout_steps(config, window)
     if env.defers and window.rollout:
-        rollout = build_device_rollout(settings, env, algo.extra_spec, window, seed)
+        rollout = build_device_rollout(config.replay, env, algo.extra_spec, window, seed)
         rollout.prepare_fn = algo.prepare_rollout
         return rollout, None
     replay = build_replay(
