@@ -273,6 +273,8 @@ class EnvCollector:
         if not self.env.defers:
             self._count(self.step)
             return
+        if not self._uncounted:
+            return
         rows, self._uncounted = self._uncounted, []
         self.env.check()
         for row in DeviceRow.read(rows):
